@@ -9,20 +9,17 @@ goes into a SQLite file once a second, from where board and leaderboard read it.
 """
 
 from blast_connection import HostAddress
-from blast_handler import HostHandler
+from blast_handler import HostHandler, user_class
 from blast_handshake import ask_master
-from blast_options import add_arguments, end_with, read_early, tls_of
-from blast_phases import shape_class
-from blast_run import Blast
-from blast_user import user_class
+from blast_options import add_arguments, end_with, read_early
+from blast_run import Blast, shape_class
 from locust import events
 
 from toolkit.errors import ToolkitError
 
 _early = read_early()
-_tls = tls_of(_early)
 _handlers = [
-    HostHandler(HostAddress(host, key=_early.keys.get(host.name), tls=_tls))
+    HostHandler(HostAddress(host, key=_early.keys.get(host.name), tls=_early.tls))
     for host in _early.hosts
 ]
 if _early.is_worker:
@@ -39,7 +36,7 @@ _blast = Blast(_early, _handlers)
 events.init_command_line_parser.add_listener(add_arguments)
 _blast.listen(events)
 
-_classes = {handler.host.name: user_class(handler, _blast.worker) for handler in _handlers}
+_classes = {handler.host.name: user_class(handler) for handler in _handlers}
 if _early.profile is not None and _early.profile.phases:
     # no host is called so: a name holds no space
     _classes["phases of the profile"] = shape_class(_early.profile.phases, len(_handlers), _blast)

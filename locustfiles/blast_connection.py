@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import gevent
@@ -51,19 +51,11 @@ _poll: Final[Callable[[], Any]] = monkey.get_original("select", "poll")
 """gevent's own would switch greenlets; this one asks and returns."""
 
 
-class _LateError(Exception):
-    """The whole answer took too long."""
-
-
 class EndedError(gevent.GreenletExit):
     """Thrown at a user whose answer has not come when a blast has waited long enough for it.
 
     Should the answer come in that very moment, it ends the user as Locust does.
     """
-
-
-class _NoEndError(Exception):
-    """The end of a body did not come with its last event."""
 
 
 class _NoConnectionError(Exception):
@@ -74,10 +66,8 @@ class _ClosedError(Exception):
     """The host ended the connection."""
 
 
-R = TypeVar("R", bound="_ReplyReader")
-
 FAULTS = (
-    _LateError,
+    gevent.Timeout,
     EndedError,
     _NoConnectionError,
     _ClosedError,
@@ -135,15 +125,18 @@ class HostAddress:
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}".encode("latin-1")
 
 
-class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
-    """Reads one HTTP answer. The methods with `_on_` are the parser's; it calls them while it is fed."""
+class _Reply(HTTPResponseParser):  # type: ignore[misc]
+    """One HTTP answer, to a chat or of a page. The methods with `_on_` are the parser's; it calls them while it is fed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_page: bool) -> None:
         super().__init__()
         self.status: int | None = None
         self.cache_status: str | None = None
-        self.content_type = ""
+        self.reader: Completion | None = None
+        """Of a chat's answer, once its headers are known."""
+        self.page: bytearray | None = bytearray() if is_page else None
         self.is_complete = False
+        self._content_type = ""
         self.bytes = 0
         self._is_final = self._is_followed = False
         self._parts: list[bytearray] = []
@@ -168,25 +161,28 @@ class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
         if self._is_final:
             data = b"".join(self._parts)
             self._parts.clear()
-            self.read(data, at)
+            if self.page is not None:
+                self.page += data
+                if len(self.page) > MOST_PAGE_BYTES:
+                    raise HTTPParseError("the page does not end")
+                return
+            if self.reader is None:
+                self.reader = Completion(status=self.status or 0, content_type=self._content_type)
+            if data:
+                self.reader.feed(data, at)
         elif self.bytes > MOST_HEAD_BYTES:
             raise HTTPParseError("the headers do not end")
-
-    def read(self, data: bytes, at: float) -> None:
-        """Take the next bytes of the body, if any; the headers are known."""
-        # a chat's answer and a page are read differently, and the parser's class, written in C, takes no abstract methods:
-        # a third kind that forgets to read fails at its first byte
-        raise NotImplementedError
 
     @property
     def is_over(self) -> bool:
         """Nothing more of it counts."""
-        return self.is_complete
+        reader = self.reader
+        return self.is_complete or (reader is not None and (reader.finished or reader.too_large))
 
     @property
     def awaits_end(self) -> bool:
         """Nothing more counts, but the end of the body may be on its way."""
-        return False
+        return not self.is_complete and self.reader is not None and self.reader.finished
 
     @property
     def is_reusable(self) -> bool:
@@ -228,49 +224,13 @@ class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
             return
         name = self._name.lower()
         if name == "content-type":
-            self.content_type = self._value
+            self._content_type = self._value
         elif name in CACHE_HEADERS and (self.cache_status is None or name == CACHE_HEADERS[0]):
             self.cache_status = line(self._value)
 
 
 def _ignore(data: bytearray) -> None:
     """What follows an answer is nobody's."""
-
-
-class _ChatReply(_ReplyReader):
-    """An answer to a chat request."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reader: Completion | None = None
-
-    def read(self, data: bytes, at: float) -> None:
-        if self.reader is None:
-            self.reader = Completion(status=self.status or 0, content_type=self.content_type)
-        if data:
-            self.reader.feed(data, at)
-
-    @property
-    def is_over(self) -> bool:
-        reader = self.reader
-        return self.is_complete or (reader is not None and (reader.finished or reader.too_large))
-
-    @property
-    def awaits_end(self) -> bool:
-        return not self.is_complete and self.reader is not None and self.reader.finished
-
-
-class _PageReply(_ReplyReader):
-    """An answer that is read whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = b""
-
-    def read(self, data: bytes, at: float) -> None:  # noqa: ARG002 (a page is not timed)
-        self.body += data
-        if len(self.body) > MOST_PAGE_BYTES:
-            raise HTTPParseError("the page does not end")
 
 
 @dataclass(slots=True)
@@ -299,19 +259,23 @@ class LoadConnection:
         `timeout_s` is what the sentence about a late answer names.
         """
         sent_s = time.monotonic()
-        reply, fault = self._exchange(_ChatReply, self._place.chat(body), until_s)
+        reply, fault = self._exchange(self._place.chat(body), until_s, is_page=False)
         key = self._place.key
-        broken = _failure(fault, timeout_s, key) if fault else None
+        failure = _failure(fault, timeout_s, key) if fault else None
         ended_s = time.monotonic()
         if reply.reader is None:
             return TimedRequest(
-                Response(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes
+                Response(failure=failure, status=reply.status), sent_s, ended_s, reply.bytes
             )
-        answer = reply.reader.end(ended_s, broken=broken.error if broken else None)
-        # what went wrong outside the answer: a redirect; a break, though not after `[DONE]` and not with a fault of its own
-        failure = broken if answer.error_kind == "cut" else None
+        answer = reply.reader.end(ended_s, broken=failure.error if failure else None)
+        # a break counts, though not after `[DONE]` and not with a fault of the answer's own
         if reply.status is not None and 300 <= reply.status < 400:
             failure = Failure(kind=f"http_{reply.status}", error="a redirect, and none is followed")
+        elif answer.ok:
+            failure = None
+        elif failure is None or answer.error_kind != "cut":
+            kind, error = answer.error_kind or "garbage", answer.error or "no reason given"
+            failure = Failure(kind=kind, error=error)
         told = reply.cache_status
         response = Response(
             answer=answer,
@@ -323,11 +287,11 @@ class LoadConnection:
 
     def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
         """Status and body of a small page, or why there is none."""
-        request = self._place.page(path)
-        reply, fault = self._exchange(_PageReply, request, time.monotonic() + timeout_s)
+        until_s = time.monotonic() + timeout_s
+        reply, fault = self._exchange(self._place.page(path), until_s, is_page=True)
         if fault is not None or reply.status is None:
             return _failure(fault or _ClosedError(), timeout_s, self._place.key)
-        return reply.status, reply.body
+        return reply.status, bytes(reply.page or b"")
 
     def close(self) -> None:
         """Give the connection up."""
@@ -336,13 +300,12 @@ class LoadConnection:
             sock.close()
 
     def _exchange(
-        self, kind: type[R], request: bytes, until_s: float
-    ) -> tuple[R, BaseException | None]:
+        self, request: bytes, until_s: float, *, is_page: bool
+    ) -> tuple[_Reply, BaseException | None]:
         """Ask and read; what came before a fault stands in the reply."""
-        reply = kind()
+        reply = _Reply(is_page=is_page)
         fault = None
-        timer = gevent.Timeout(max(0.0, until_s - time.monotonic()), _LateError)
-        timer.start()
+        timer = gevent.Timeout.start_new(max(0.0, until_s - time.monotonic()))
         try:
             idle_s = self._connect()
             sent_s = time.monotonic()
@@ -355,7 +318,7 @@ class LoadConnection:
                     raise
                 self.close()
                 self._connect()
-                reply = kind()
+                reply = _Reply(is_page=is_page)
                 self._send_and_read(request, reply)
         except FAULTS as error:
             fault = error
@@ -365,7 +328,7 @@ class LoadConnection:
                 self.close()
         return reply, fault
 
-    def _send_and_read(self, request: bytes, reply: _ReplyReader) -> None:
+    def _send_and_read(self, request: bytes, reply: _Reply) -> None:
         sock = self._socket
         sock.sendall(request)
         unshared = 0
@@ -379,8 +342,8 @@ class LoadConnection:
         if reply.awaits_end:
             # what may follow `[DONE]` is the end of the body, which lets the connection be used again
             with (
-                suppress(_NoEndError, _ClosedError, OSError, HTTPParseError),
-                gevent.Timeout(AFTER_DONE_S, _NoEndError),
+                suppress(_ClosedError, OSError, HTTPParseError),
+                gevent.Timeout(AFTER_DONE_S, False),
             ):
                 for _ in range(MOST_LAST_READS):
                     if reply.is_complete:
@@ -398,68 +361,59 @@ class LoadConnection:
             self.close()
         try:
             with gevent.Timeout(CONNECT_TIMEOUT_S, TimeoutError):
-                self._socket = _connected(self._place)
+                self._open()
         except (OSError, ValueError) as error:
             raise _NoConnectionError from error
         self._pending = _poll()
         self._pending.register(self._socket.fileno(), 1)  # POLLIN
         return None
 
-
-def _connected(place: HostAddress) -> Any:
-    fault: OSError | None = None
-    for family, address in place.addresses():
-        sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)
-        try:
-            sock.connect(address)
-            sock.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
-            if place.tls is not None:
-                return place.tls.wrap_socket(sock, server_hostname=place.name)
-        except OSError as error:
-            fault = error
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise fault or OSError(errno.EHOSTUNREACH, "the name has no address")
-
-
-# --- words -----------------------------------------------------------------------------------------------
+    def _open(self) -> None:
+        """Connect to the first address that takes it. Raises OSError."""
+        place = self._place
+        fault = OSError(errno.EHOSTUNREACH, "the name has no address")
+        for family, address in place.addresses():
+            sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)
+            try:
+                sock.connect(address)
+                sock.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
+                if place.tls is not None:
+                    sock = place.tls.wrap_socket(sock, server_hostname=place.name)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                fault = error
+            else:
+                self._socket = sock
+                return
+        raise fault
 
 
 def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure:
     """Kind and sentence of what went wrong outside the answer, in the bench's words."""
-    if isinstance(error, _LateError):
-        return Failure(kind="timeout", error=f"no whole answer within {timeout_s:g} s")
-    if isinstance(error, EndedError):
-        return Failure(kind="timeout", error="no whole answer when the blast was over")
-    if isinstance(error, _NoConnectionError):
-        return _no_connection(error.__cause__)
-    if isinstance(error, _ClosedError):
-        told = "the connection was closed before the answer's end"
-        return Failure(kind="cut", error=told)
-    if isinstance(error, ssl.SSLError):
-        return Failure(kind="tls", error=line(tls_problem(error.reason)))
-    if isinstance(error, OSError):
-        return Failure(kind="cut", error=f"the connection broke: {reason(error)}")
-    # the parser's faults have a number beside their words
-    words = str(error.args[0]) if error.args else type(error).__name__
-    told = line(hidden(words, key))
-    return Failure(kind="garbage", error=f"no HTTP answer: {told}")
-
-
-def _no_connection(error: BaseException | None) -> Failure:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        told = f"TLS certificate not trusted: {error.verify_message}"
-        return Failure(kind="tls", error=line(told))
-    if isinstance(error, ssl.SSLError):
-        return Failure(kind="tls", error=line(tls_problem(error.reason)))
-    if isinstance(error, TimeoutError) and error.errno is None:
-        return Failure(kind="connect", error=f"no connection within {CONNECT_TIMEOUT_S:g} s")
-    if isinstance(error, gevent.socket.gaierror | UnicodeError):
-        told = "no connection: the name does not resolve to an address"
-        return Failure(kind="connect", error=told)
-    why = reason(error) if isinstance(error, OSError) else str(error)
-    return Failure(kind="connect", error=f"no connection: {why}")
+    match error:
+        case gevent.Timeout():
+            kind, why = "timeout", f"no whole answer within {timeout_s:g} s"
+        case EndedError():
+            kind, why = "timeout", "no whole answer when the blast was over"
+        case _NoConnectionError(__cause__=ssl.SSLCertVerificationError(verify_message=fault)):
+            kind, why = "tls", f"TLS certificate not trusted: {fault}"
+        case _NoConnectionError(__cause__=ssl.SSLError() as fault) | (ssl.SSLError() as fault):
+            kind, why = "tls", tls_problem(fault.reason)
+        case _NoConnectionError(__cause__=TimeoutError(errno=None)):
+            kind, why = "connect", f"no connection within {CONNECT_TIMEOUT_S:g} s"
+        case _NoConnectionError(__cause__=gevent.socket.gaierror() | UnicodeError()):
+            kind, why = "connect", "no connection: the name does not resolve to an address"
+        case _NoConnectionError(__cause__=fault):
+            words = reason(fault) if isinstance(fault, OSError) else str(fault)
+            kind, why = "connect", f"no connection: {words}"
+        case _ClosedError():
+            kind, why = "cut", "the connection was closed before the answer's end"
+        case OSError():
+            kind, why = "cut", f"the connection broke: {reason(error)}"
+        case _:
+            # the parser's faults have a number beside their words
+            words = str(error.args[0]) if error.args else type(error).__name__
+            kind, why = "garbage", f"no HTTP answer: {words}"
+    return Failure(kind=kind, error=line(hidden(why, key)))

@@ -1,4 +1,4 @@
-"""One host on one worker: who asks what, and what came of it. The users of a host share its handler.
+"""One host on one worker: its users, who asks what, and what came of it. The users of a host share its handler.
 
 A handler learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
 tallies and Locust how it ended. Canaries go beside the users, one at a time over a connection of their own, so that none
@@ -8,24 +8,27 @@ of them keeps a user from its ranked requests.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gevent
 from blast_connection import HostAddress, LoadConnection, TimedRequest
 from blast_plan import WorkerPlan
 from gevent.lock import BoundedSemaphore
+from locust import FastHttpUser, task
+from locust.exception import StopUser
 
 from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models
 from toolkit.bench.faults import hidden, without_key
 from toolkit.bench.host_runner import LONGEST_PAUSE_S, PAUSE_S
 from toolkit.bench.request_record import Failure, RequestContext, request_record
 from toolkit.bench.requests import PlannedRequest, choose_model
-from toolkit.blast.canaries import CanarySampling
 from toolkit.blast.pacing import HostPace
-from toolkit.blast.script import Caller, HostScript, Order
+from toolkit.blast.script import Caller, CanarySampling, HostScript, Order
 from toolkit.blast.tallying import Tallying
 from toolkit.protocol.completion import Answer
-from toolkit.records import RequestRecord, ServedModel
+
+if TYPE_CHECKING:
+    from blast_worker import Worker
 
 LEARN_EVERY_S = 1.0
 """A host that does not tell what it serves is asked again after so long, by one user for all."""
@@ -37,70 +40,132 @@ OVERDUE_S = 1.0
 """A planned request that is so late, when nobody will send it any more, found all users busy: it counts against its host."""
 SLOTS_OF_A_START = 10**9
 """Canaries' slots of one worker and start do not overlap with another's."""
+PAUSED_POLL_S = 0.05
+"""How often a user looks whether it may send, while the worker lets nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSetting:
-    """What all handlers of a worker share in one run."""
+class WorkerRun:
+    """One run on one worker."""
 
     plan: WorkerPlan
+    tallying: Tallying
+    name: str
+    number: int
+    """Unlike any other worker's of this master."""
     users_per_host: Callable[[], int]
     """How many are wanted at all workers together, now."""
-    worker: str
-    worker_number: int
     wall_offset_s: float
     """Wall clock - monotonic clock, read once a run."""
-    tallying: Tallying
-    aside: Callable[[Callable[[], None]], None]
-    """Has a request sent beside the users'."""
-    keep: Callable[[RequestRecord], None]
-    """Has a canary's shot stored."""
-    fire: Callable[..., None]
-    """Locust's request event."""
-    say: Callable[[str], None]
+
+    def wall(self) -> float:
+        """Now, by the wall clock as it stood at the run's start."""
+        return time.monotonic() + self.wall_offset_s
 
 
 class BlastError(Exception):
     """What Locust's own table shows of a failure: its kind alone, as sentences may differ in each answer."""
 
 
-class UserSession:
-    """One user's part of the handler: its own connection, and where it is in its script."""
+class BlastUser(FastHttpUser):
+    """A user of one host: sends its next request and reads the answer, whenever the worker lets users send.
 
-    def __init__(self, place: HostAddress) -> None:
-        self.connection = LoadConnection(place)
+    `user_class` makes a class for each host: Locust spreads users evenly over classes, and a slow host keeps only its own
+    users busy.
+    """
+
+    abstract = True
+    handler: "ClassVar[HostHandler]"
+
+    def __init__(self, environment: Any) -> None:
+        """Open no connection: the first request does."""
+        super().__init__(environment)
+        self.connection = LoadConnection(self.handler.place)
         self.caller: Caller | None = None
         self.script: HostScript | None = None
         self.failures = 0
         """In a row."""
+        self._counts_for_rate = self._is_sending = self._stops_after_answer = False
 
-    def pause_s(self, *, paced: bool) -> float:
-        """How long this user waits before its next turn."""
-        if self.failures > 1 and not paced:
+    def on_start(self) -> None:
+        """Count as one of the users that share the host's rate."""
+        self.handler.users += 1
+        self._counts_for_rate = True
+
+    def on_stop(self) -> None:
+        """Count no more, and close the connection."""
+        self._leave_rate()
+        self.connection.close()
+
+    def stop(self, force: bool = False) -> bool:
+        """Stop, but let a request in flight finish: the server has counted it already, so its answer must count here."""
+        if not self._is_sending:
+            return bool(super().stop(force))
+        # for Locust and for the host's rate the user is gone now; its greenlet ends itself after the answer
+        self._stops_after_answer = True
+        self._leave_rate()
+        self._group.discard(self._greenlet)
+        return True
+
+    def wait_time(self) -> float:
+        """Think, or back off after failures; while nobody may send, only until the next look."""
+        if not self.handler.worker.may_send:
+            return PAUSED_POLL_S
+        if self.failures > 1 and not self.handler.is_paced:
             # a host that refuses at once must not be hammered, nor cost the other hosts this processor
             return float(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(self.failures - 2, 10)))
         return self.caller.pause_s() if self.caller else 0.0
 
+    @task
+    def ask(self) -> None:
+        """Wait for a planned moment, send one request and read its answer."""
+        handler, worker = self.handler, self.handler.worker
+        if not worker.may_send:
+            return
+        planned_s = handler.wait_for_slot()
+        if not worker.may_send:  # the run may have ended during the wait
+            return
+        self._is_sending = True
+        try:
+            worker.track(lambda: handler.send_next(self, planned_s))
+        finally:
+            self._is_sending = False
+        if self._stops_after_answer:
+            raise StopUser
+
+    def _leave_rate(self) -> None:
+        if self._counts_for_rate:
+            self._counts_for_rate = False
+            self.handler.users -= 1
+
+
+def user_class(handler: "HostHandler") -> type[BlastUser]:
+    """The class of a host's users; its name is the host's, and Locust shows it."""
+    fields = {"handler": handler, "host": handler.host.url, "weight": 1, "abstract": False}
+    return type(handler.host.name, (BlastUser,), fields)
+
 
 class HostHandler:
     """Chooses, sends and counts the requests of one host's users."""
+
+    worker: "Worker"
+    """That it belongs to."""
 
     def __init__(self, place: HostAddress) -> None:
         self.place = place
         self.host = place.host
         self.users = 0
         """At work on this worker."""
-        self._key = (place.host.name, place.host.url)
-        self._setting: RunSetting | None = None
+        self._run: WorkerRun | None = None
         self._learning = BoundedSemaphore(1)
         self._turnstile = BoundedSemaphore(1)
-        self._canary_wire = LoadConnection(place)
+        self._canary_connection = LoadConnection(place)
         self._canary_is_out = False
 
-    def open(self, setting: RunSetting) -> None:
+    def open(self, run: WorkerRun) -> None:
         """Begin a run."""
-        plan = setting.plan
-        self._setting = setting
+        plan = run.plan
+        self._run = run
         self._script: HostScript | None = None
         self._model: str | None = None
         self._starts = self._numbers = 0
@@ -116,21 +181,32 @@ class HostHandler:
             name=self.host.name,
             url=self.host.url,
             concurrency=None if plan.rate else plan.users_per_host,
-            wall_offset_s=setting.wall_offset_s,
+            wall_offset_s=run.wall_offset_s,
         )
+
+    def _now(self) -> WorkerRun:
+        assert self._run is not None, "a handler serves nobody before a run begins"
+        return self._run
+
+    # --- an open loop --------------------------------------------------------------------------------
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether requests leave at planned moments, an open loop."""
+        return self._run is not None and self._run.plan.rate is not None
 
     def wait_for_slot(self) -> float:
         """When the next request is planned; returns at that moment. In a closed loop that is now."""
-        plan = self._now().plan
-        if plan.rate is None:
+        run = self._now()
+        if run.plan.rate is None:
             return time.monotonic()
         # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
         with self._turnstile:
-            wanted = self.users, self._now().users_per_host()
+            wanted = self.users, run.users_per_host()
             if self._pace is None or self._paced_for != wanted:
                 self.charge(OVERDUE_S)
                 # this worker's share of the host's rate is its share of the host's users
-                own_rate = plan.rate * max(1, self.users) / max(1, *wanted)
+                own_rate = run.plan.rate * max(1, self.users) / max(1, *wanted)
                 start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
                 self._pace, self._paced_for = HostPace(own_rate, start_s=start_s), wanted
             self.charge()
@@ -138,114 +214,75 @@ class HostHandler:
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
-    def send_next(self, session: UserSession, planned_s: float) -> None:
-        """Choose a user's next request, send it, and count what came of it."""
-        setting = self._now()  # the run's, though the answer may outlive it
-        caller = self._caller(session)
-        if caller is None:
-            session.failures += 1
-            self._count_error(setting, self._fault, None, time.monotonic() - planned_s)
-            return
-        order = caller.next()
-        self._send_canary(setting, session.script)
-        answer = self._ask(setting, order, session.connection, planned_s)
-        session.failures = 0 if answer is not None else session.failures + 1
-        caller.done(order, None if answer is None else answer.text)
-
-    def _send_canary(self, setting: RunSetting, script: HostScript | None) -> None:
-        """Send the canary that is due, unless one is under way: a slow one is waited for, and the others are fewer."""
-        if script is None or self._canary_is_out:
-            return
-        order = script.canary()
-        if order is None:
-            return
-
-        def turn() -> None:
-            try:
-                if self._ask(setting, order, self._canary_wire, time.monotonic()) is not None:
-                    script.answered(order)
-            finally:
-                self._canary_is_out = False
-
-        self._canary_is_out = True
-        setting.aside(turn)
-
-    def _ask(
-        self, setting: RunSetting, order: Order, wire: LoadConnection, planned_s: float
-    ) -> Answer | None:
-        """Send one request, count what came of it, and return its answer if it is ok."""
-        plan = setting.plan
-        timed = wire.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
-        start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
-        answer, fault = timed.response.answer, _fault(timed)
-        if fault is None and answer is not None:
-            self._count(setting, order, timed, answer, start_s)
-        else:
-            answer = None
-            self._count_error(setting, fault, order, timed.ended_s - start_s)
-            now_s = time.monotonic()
-            is_due = now_s >= self._learn_at_s and not self._learning.locked()
-            if timed.response.status == 404 and is_due:
-                # another model may be served now; meanwhile the others ask for the old one
-                self._learn_at_s = now_s + RELEARN_EVERY_S
-                with self._learning:
-                    self._learn()
-        if order.kind != "ranked":
-            self._keep_canary(setting, order, timed, planned_s)
-        return answer
-
     def charge(self, patience_s: float | None = None) -> None:
         """Count the planned requests that no user could send in time.
 
         By default in half of the time that their answers may take: what is sent later has no fair chance, and a host
         that is behind for good would be sent requests that are given up at once.
         """
-        setting = self._now()
-        if self._pace is not None:
-            if patience_s is None:
-                patience_s = setting.plan.timeout_s / 2
-            now_s = time.monotonic()
-            for due_s in self._pace.missed(now_s, patience_s):
-                busy = f"no user was free for {patience_s:g} s"
-                fault = Failure(kind="not_sent", error=busy)
-                self._count_error(setting, fault, None, now_s - due_s)
-
-    @property
-    def is_paced(self) -> bool:
-        """Whether requests leave at planned moments, an open loop."""
-        return self._setting is not None and self._setting.plan.rate is not None
+        run = self._now()
+        if self._pace is None:
+            return
+        if patience_s is None:
+            patience_s = run.plan.timeout_s / 2
+        now_s = time.monotonic()
+        for due_s in self._pace.missed(now_s, patience_s):
+            fault = Failure(kind="not_sent", error=f"no user was free for {patience_s:g} s")
+            self._count_failure(run, fault, None, now_s - due_s)
 
     def skip(self) -> None:
         """Forget the slots up to now: it was not the host that kept them from being sent."""
         if self._pace is not None:
             self._pace.go_on_at(time.monotonic())
 
-    def _now(self) -> RunSetting:
-        assert self._setting is not None, "a handler serves nobody before a run begins"
-        return self._setting
-
     # --- what to ask ---------------------------------------------------------------------------------
 
-    def _caller(self, session: UserSession) -> Caller | None:
-        """The user's caller on the script of now; None: nobody knows what to ask for."""
+    def send_next(self, user: BlastUser, planned_s: float) -> None:
+        """Choose a user's next request, send it, and count what came of it."""
+        run = self._now()  # the answer may outlive it
         if self._script is None:
             with self._learning:  # one user for all of this host's
                 if self._script is None and time.monotonic() >= self._learn_at_s:
                     self._learn()
                     self._learn_at_s = time.monotonic() + LEARN_EVERY_S
         script = self._script
-        if script is not None and session.script is not script:
-            session.script, session.caller = script, script.caller(self._numbers)
+        if script is None:
+            user.failures += 1
+            self._count_failure(run, self._fault, None, time.monotonic() - planned_s)
+            return
+        if user.caller is None or user.script is not script:
+            user.script, user.caller = script, script.caller(self._numbers)
             self._numbers += 1
-        return session.caller if script is not None else None
+        caller, order = user.caller, user.caller.next()
+
+        # the canary that is due goes first, unless one is under way: a slow one is waited for, and the others are fewer
+        canary = None if self._canary_is_out else script.canary()
+        if canary is not None:
+
+            def send_canary() -> None:
+                try:
+                    if self._ask(run, canary, self._canary_connection, time.monotonic()):
+                        script.answered(canary)
+                finally:
+                    self._canary_is_out = False
+
+            self._canary_is_out = True
+            self.worker.aside(send_canary)
+
+        answer = self._ask(run, order, user.connection, planned_s)
+        user.failures = 0 if answer is not None else user.failures + 1
+        caller.done(order, None if answer is None else answer.text)
 
     def _learn(self) -> None:
         """Learn which model to ask for, and write its script."""
-        setting, wire = self._now(), LoadConnection(self.place)
-        plan, number = setting.plan, setting.worker_number
-        page = wire.page("/v1/models", PAGE_TIMEOUT_S)
-        wire.close()
-        served = _served(page)
+        run, connection = self._now(), LoadConnection(self.place)
+        plan = run.plan
+        page = connection.page("/v1/models", PAGE_TIMEOUT_S)
+        connection.close()
+        try:
+            served = () if isinstance(page, Failure) or page[0] != 200 else read_models(page[1])
+        except PageError:
+            served = ()
         chosen = choose_model(served, listed=self.host.model, wanted=plan.model)
         # what is not listed is asked for all the same: the host's own refusal is what counts then
         model = chosen.model or plan.model or self.host.model
@@ -256,59 +293,72 @@ class HostHandler:
             self._script = HostScript(
                 plan.profile,
                 model=model,
-                nonce=f"{plan.run} {start} {setting.worker} {self.host.url}",
-                seed=number,
+                nonce=f"{plan.run} {start} {run.name} {self.host.url}",
+                seed=run.number,
                 canary_share=plan.canary_share,
                 stream_share=plan.stream_share,
                 max_tokens=plan.max_tokens,
-                first_slot=(number * 100_000 + start) * SLOTS_OF_A_START,
+                first_slot=(run.number * 100_000 + start) * SLOTS_OF_A_START,
             )
         elif isinstance(page, Failure):
             self._fault = page
         else:
             kind = "garbage" if page[0] == 200 else f"http_{page[0]}"
-            told = f"`/v1/models` answered {page[0]} and lists no model"
-            self._fault = Failure(kind=kind, error=told)
+            error = f"`/v1/models` answered {page[0]} and lists no model"
+            self._fault = Failure(kind=kind, error=error)
 
     # --- what came of it -----------------------------------------------------------------------------
 
-    def _count(
-        self,
-        setting: RunSetting,
-        order: Order,
-        timed: TimedRequest,
-        answer: Answer,
-        start_s: float,
-    ) -> None:
-        end_s, first_s = answer.e2e_end_at, answer.first_token_at
-        e2e_ms = None if end_s is None else (end_s - start_s) * 1000
-        setting.tallying.add(
-            self._key,
-            # now, and not when it ended: a second that was handed out takes nothing more
-            time.monotonic() + setting.wall_offset_s,
-            kind=order.kind,
-            prompt=order.prompt,
-            repeats=order.repeats,
-            ok=True,
-            streamed=answer.streamed,
-            ttft_ms=None if first_s is None else (first_s - start_s) * 1000,
-            e2e_ms=e2e_ms,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            output_tokens_estimated=answer.output_tokens_estimated,
-            cache_status=timed.response.cache_status,
-        )
-        took_ms = (timed.ended_s - start_s) * 1000 if e2e_ms is None else e2e_ms
-        self._tell_locust(setting, took_ms, timed.bytes, None)
+    def _ask(
+        self, run: WorkerRun, order: Order, connection: LoadConnection, planned_s: float
+    ) -> Answer | None:
+        """Send one request, count what came of it, and return its answer if it is ok."""
+        plan = run.plan
+        timed = connection.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
+        start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
+        fault = timed.response.failure
+        answer = None if fault else timed.response.answer
+        if fault:
+            self._count_failure(run, fault, order, timed.ended_s - start_s)
+            now_s = time.monotonic()
+            is_due = now_s >= self._learn_at_s and not self._learning.locked()
+            if timed.response.status == 404 and is_due:
+                # another model may be served now; meanwhile the others ask for the old one
+                self._learn_at_s = now_s + RELEARN_EVERY_S
+                with self._learning:
+                    self._learn()
+        elif answer:
+            end_s, first_s = answer.e2e_end_at, answer.first_token_at
+            e2e_ms = None if end_s is None else (end_s - start_s) * 1000
+            run.tallying.add(
+                (self.host.name, self.host.url),
+                # now, and not when it ended: a second that was handed out takes nothing more
+                run.wall(),
+                kind=order.kind,
+                prompt=order.prompt,
+                repeats=order.repeats,
+                ok=True,
+                streamed=answer.streamed,
+                ttft_ms=None if first_s is None else (first_s - start_s) * 1000,
+                e2e_ms=e2e_ms,
+                prompt_tokens=answer.prompt_tokens,
+                output_tokens=answer.output_tokens,
+                output_tokens_estimated=answer.output_tokens_estimated,
+                cache_status=timed.response.cache_status,
+            )
+            took_ms = (timed.ended_s - start_s) * 1000 if e2e_ms is None else e2e_ms
+            self._tell_locust(took_ms, timed.bytes, None)
+        if order.kind != "ranked":
+            self._keep_canary(run, order, timed, planned_s)
+        return answer
 
-    def _count_error(
-        self, setting: RunSetting, fault: Failure | None, order: Order | None, took_s: float
+    def _count_failure(
+        self, run: WorkerRun, fault: Failure, order: Order | None, took_s: float
     ) -> None:
         """Count a failure; `order` is None for a request that was due and could not even be made."""
-        fault = fault or Failure(kind="garbage", error="no reason given")
-        setting.tallying.add(
-            self._key,
-            time.monotonic() + setting.wall_offset_s,
+        run.tallying.add(
+            (self.host.name, self.host.url),
+            run.wall(),
             kind=order.kind if order else "ranked",
             prompt=order.prompt if order else "",
             repeats=False,
@@ -317,14 +367,12 @@ class HostHandler:
         )
         if fault.kind not in self._told:
             self._told.add(fault.kind)
-            told = hidden(fault.error, self.place.key)
-            setting.say(f"{self.host.name}: the first `{fault.kind}`: {told}")
-        self._tell_locust(setting, max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
+            error = hidden(fault.error, self.place.key)
+            self.worker.say(f"{self.host.name}: the first `{fault.kind}`: {error}")
+        self._tell_locust(max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
 
-    def _tell_locust(
-        self, setting: RunSetting, took_ms: float, size: int, error: Exception | None
-    ) -> None:
-        setting.fire(
+    def _tell_locust(self, took_ms: float, size: int, error: Exception | None) -> None:
+        self.worker.fire(
             request_type="POST",
             name=self.host.name,
             response_time=took_ms,
@@ -334,7 +382,7 @@ class HostHandler:
         )
 
     def _keep_canary(
-        self, setting: RunSetting, order: Order, timed: TimedRequest, planned_s: float
+        self, run: WorkerRun, order: Order, timed: TimedRequest, planned_s: float
     ) -> None:
         """Have now and then a pair stored whole: verdicts are made of shots."""
         if order.kind == "unique":
@@ -343,7 +391,7 @@ class HostHandler:
             is_kept = self._keeping.completes(order.pair or 0)
         if not is_kept:
             return
-        ask = PlannedRequest(
+        request = PlannedRequest(
             slot=order.slot or 0,
             kind="twin" if order.kind == "twin" else "unique",
             pair=order.pair,
@@ -354,29 +402,10 @@ class HostHandler:
         )
         record = request_record(
             self._context,
-            ask,
+            request,
             timed.response,
             planned_s=planned_s,
             sent_s=timed.sent_s,
             ended_s=timed.ended_s,
         )
-        setting.keep(without_key(record, self.place.key))
-
-
-def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:
-    if isinstance(page, Failure) or page[0] != 200:
-        return ()
-    try:
-        return read_models(page[1])
-    except PageError:
-        return ()
-
-
-def _fault(timed: TimedRequest) -> Failure | None:
-    """Why a request is not ok; None: it is."""
-    answer: Any = timed.response.answer
-    if timed.response.failure is not None or (answer is not None and answer.ok):
-        return timed.response.failure
-    if answer is None:
-        return Failure(kind="garbage", error="no answer")
-    return Failure(kind=answer.error_kind or "garbage", error=answer.error or "no reason given")
+        run.tallying.add_shot(without_key(record, self.place.key))

@@ -40,20 +40,15 @@ def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
             if waited_s == SAY_AFTER_S:
                 say(f"Waiting for the master at {host}:{port} ...")
 
-    def answered() -> dict[str, Any] | None:
-        asking = gevent.spawn(ask_again)
-        try:
-            with gevent.Timeout(GIVE_UP_S, False):
-                while (message := client.recv()).type != WELCOME:
-                    pass
-                return dict(message.data)
-        finally:
-            asking.kill(block=False)
-        return None
-
+    answer: dict[str, Any] | None = None
+    asking = gevent.spawn(ask_again)
     try:
-        answer = gevent.spawn(answered).get()
+        with gevent.Timeout(GIVE_UP_S, False):
+            while (message := client.recv()).type != WELCOME:
+                pass
+            answer = dict(message.data)
     finally:
+        asking.kill(block=False)
         client.close(linger=0)
     if answer is None:
         raise ToolkitError(f"no blast's master answers at `{host}:{port}`", "Start it first")

@@ -17,7 +17,6 @@ from blast_plan import WorkerPlan, settings_of
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
-from toolkit.blast.placing import Placing
 from toolkit.blast.recorder import BlastRecorder
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, EventKind, Host, Run
@@ -80,7 +79,6 @@ class Master:
         self._recorder = BlastRecorder(
             lambda *batch: books.do(lambda store: store.add_second(*batch)), say
         )
-        self._placing = Placing()
         self._heard_s: dict[str, float] = {}
         """Worker -> when its last message of this run came; one that is done is not in it."""
         self._runs: set[str] = set()
@@ -192,8 +190,7 @@ class Master:
         worker = message["worker"]
         if message["run"] not in self._runs:
             return  # an orphan of another master: its run may not even be in this database
-        self._placing.note(worker, message["sent_at"], self._wall())
-        self._recorder.hear(message, self._placing.shift_s(worker))
+        self._recorder.hear(message, self._wall())
         if self.plan is None:
             gevent.spawn(self._recorder.write_out)
         if self.plan is None or message["run"] != self.plan.run:

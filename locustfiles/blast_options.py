@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import orjson
 from locust.argument_parser import LocustArgumentParser, get_empty_argument_parser
 
-from toolkit.blast.recorder import MESSAGE_FORMAT
+from toolkit.blast.tallying import MESSAGE_FORMAT
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
 from toolkit.cli.places import DATABASE
@@ -29,6 +29,34 @@ PROFILE = "contest"
 CANARY_PERCENT = 1.0
 REQUEST_TIMEOUT_S = 60.0
 
+OF_A_START: tuple[tuple[str, str, type, str, float | None, str], ...] = (
+    (
+        *("--canaries", "TOOLKIT_CANARIES", float, "<percent>", CANARY_PERCENT),
+        "Unique prompts and their twins, never ranked; 0 for none",
+    ),
+    (
+        *("--mix", "TOOLKIT_MIX", float, "<percent>", None),
+        "Stream so many of the answers, instead of the profile's share",
+    ),
+    (
+        *("--max-tokens", "TOOLKIT_MAX_TOKENS", int, "<int>", None),
+        "Per answer, instead of the profile's",
+    ),
+    (
+        *("--model", "TOOLKIT_MODEL", str, "<name>", None),
+        "Ask for this model, instead of what each host lists or serves",
+    ),
+    (
+        *("--rate", "TOOLKIT_RATE", float, "<float>", None),
+        "Open loop: requests a second and host, whatever the answers take",
+    ),
+    (
+        *("--request-timeout", "TOOLKIT_REQUEST_TIMEOUT", float, "<seconds>", REQUEST_TIMEOUT_S),
+        "For one whole answer",
+    ),
+)
+"""Arguments that may differ from start to start, so they are in the web form, too: name, variable, type, metavar, default, help."""
+
 
 def end_with(error: ToolkitError) -> NoReturn:
     """Say what is wrong as the toolkit does, and leave."""
@@ -38,7 +66,7 @@ def end_with(error: ToolkitError) -> NoReturn:
 
 
 def add_arguments(parser: LocustArgumentParser) -> None:
-    """The blast's own arguments; those that may differ from start to start are in the web form, too."""
+    """The blast's own arguments."""
     hidden = {"include_in_web_ui": False}
     parser.add_argument(
         "--hosts-file",
@@ -66,49 +94,10 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     parser.set_defaults(web_host="127.0.0.1")
     parser.add_argument("--ca", metavar="<file>", env_var="TOOLKIT_CA", **hidden)
     parser.add_argument("--insecure", action="store_true", env_var="TOOLKIT_INSECURE", **hidden)
-    parser.add_argument(
-        "--canaries",
-        type=float,
-        metavar="<percent>",
-        env_var="TOOLKIT_CANARIES",
-        default=CANARY_PERCENT,
-        help="Unique prompts and their twins, never ranked; 0 for none",
-    )
-    parser.add_argument(
-        "--mix",
-        type=float,
-        metavar="<percent>",
-        env_var="TOOLKIT_MIX",
-        help="Stream so many of the answers, instead of the profile's share",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=int,
-        metavar="<int>",
-        env_var="TOOLKIT_MAX_TOKENS",
-        help="Per answer, instead of the profile's",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="<name>",
-        env_var="TOOLKIT_MODEL",
-        help="Ask for this model, instead of what each host lists or serves",
-    )
-    parser.add_argument(
-        "--rate",
-        type=float,
-        metavar="<float>",
-        env_var="TOOLKIT_RATE",
-        help="Open loop: requests a second and host, whatever the answers take",
-    )
-    parser.add_argument(
-        "--request-timeout",
-        type=float,
-        metavar="<seconds>",
-        env_var="TOOLKIT_REQUEST_TIMEOUT",
-        default=REQUEST_TIMEOUT_S,
-        help="For one whole answer",
-    )
+    for name, variable, kind, metavar, default, told in OF_A_START:
+        parser.add_argument(
+            name, type=kind, metavar=metavar, env_var=variable, default=default, help=told
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +111,8 @@ class Early:
     profile: Profile | None
     """None at a worker, which is told by its master."""
     is_worker: bool
+    tls: ssl.SSLContext | None
+    """That all https hosts share; None without such a host."""
 
     @property
     def hosts_hash(self) -> str:
@@ -146,12 +137,12 @@ def read_early(words: list[str] | None = None) -> Early:
     for name in ("run", "resume"):
         run = getattr(options, name)
         if run is not None and not re.fullmatch("[0-9a-f]{12}", run):
-            end_with(
-                ToolkitError(f"`--{name} {run}` is no run's id", "It has twelve hexadecimal digits")
-            )
+            told = f"`--{name} {run}` is no run's id"
+            end_with(ToolkitError(told, "It has twelve hexadecimal digits"))
     try:
         hosts = tuple(_hosts(options))
         is_master_only = options.master and not options.processes
+        has_tls = any(host.url.startswith("https:") for host in hosts)
         allow_open_files()
         return Early(
             options=options,
@@ -159,6 +150,7 @@ def read_early(words: list[str] | None = None) -> Early:
             keys={} if is_master_only else keys_for(hosts),
             profile=None if options.worker else profile_from(options.profile or PROFILE),
             is_worker=options.worker,
+            tls=tls_for(insecure=options.insecure, ca=options.ca) if has_tls else None,
         )
     except ToolkitError as error:
         end_with(error)
@@ -181,13 +173,3 @@ def _hosts(options: Any) -> list[Host]:
             f"Take `--host`, `LOCUST_HOST` or `host =` away, or write that host into `{source}`",
         )
     return hosts_from([source])
-
-
-def tls_of(early: Early) -> ssl.SSLContext | None:
-    """The one TLS context that all https hosts share; None without such a host."""
-    if not any(host.url.startswith("https:") for host in early.hosts):
-        return None
-    try:
-        return tls_for(insecure=early.options.insecure, ca=early.options.ca)
-    except ToolkitError as error:
-        end_with(error)

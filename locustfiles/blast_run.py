@@ -29,11 +29,13 @@ from blast_plan import WorkerPlan, plan_of
 from blast_worker import Worker
 from flask import Response, request
 from gevent.event import Event
+from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
-from toolkit.blast.rounding import users_for
+from toolkit.blast.pacing import stage_at, users_for
 from toolkit.errors import ToolkitError
 from toolkit.hosts import is_loopback
+from toolkit.profiles import Phase
 from toolkit.records import Host
 from toolkit.units import counted
 
@@ -51,32 +53,24 @@ class Blast:
 
     def __init__(self, early: Early, handlers: Sequence[HostHandler]) -> None:
         self._early = early
-        self._handlers = handlers
         self._master: Master | None = None
-        self._worker: Worker | None = None
+        self._worker = Worker(
+            handlers,
+            send=lambda message: self._runner.send_message(TALLIES, message),
+            # Locust makes its environment after the users' classes
+            fire=lambda **request: self._environment.events.request.fire(**request),  # noqa: PLW0108
+            say=say,
+        )
         self._is_ending = False
         self._has_ended = Event()
         self._resumed = self._named = False
-
-    @property
-    def worker(self) -> Worker:
-        """Of this process; the users' classes are made before it is known whether it has any."""
-        if self._worker is None:
-            self._worker = Worker(
-                self._handlers,
-                send=lambda message: self._runner.send_message(TALLIES, message),
-                # Locust makes its environment after the users' classes
-                fire=lambda **request: self._environment.events.request.fire(**request),  # noqa: PLW0108
-                say=say,
-            )
-        return self._worker
 
     def listen(self, events: Any) -> None:
         """Have Locust tell what happens."""
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
         events.test_stopping.add_listener(self._test_stopping)
-        events.heartbeat_received.add_listener(lambda **_: self.worker.heard_master())
+        events.heartbeat_received.add_listener(lambda **_: self._worker.heard_master())
 
     # --- the beginning -------------------------------------------------------------------------------
 
@@ -222,7 +216,7 @@ class Blast:
             gevent.spawn(self._runner.quit)
             return
         runner = self._runner
-        self.worker.begin(
+        self._worker.begin(
             plan,
             name=self._name(runner.client_id),
             number=max(0, runner.worker_index),
@@ -238,7 +232,7 @@ class Blast:
     def _test_stopping(self, **_: Any) -> None:
         """Locust is about to stop: first let what is under way be answered, and all of it be stored."""
         if self._is_ending:  # Ctrl-C while it ends
-            self.worker.hurry()
+            self._worker.hurry()
             if self._master is not None:
                 self._master.hurry()
             self._has_ended.wait(LAST_WORDS_S)
@@ -259,7 +253,7 @@ class Blast:
             self._has_ended.set()
 
     def _finish(self) -> None:
-        worker, limit_s = self.worker, self._drain_s()
+        worker, limit_s = self._worker, self._drain_s()
         if worker.under_way:
             say(f"Waiting up to {limit_s:g} s for {worker.under_way} answers; Ctrl-C leaves them")
         worker.drain(limit_s)
@@ -273,6 +267,20 @@ class Blast:
         """A phase of the profile is on."""
         if self._master is not None:
             self._master.note_phase(name)
+
+
+def shape_class(phases: Sequence[Phase], hosts: int, blast: Blast) -> type[LoadTestShape]:
+    """A profile's phases as the class of Locust's load shape, which takes `hosts` hosts through them."""
+
+    def tick(self: Any) -> tuple[int, float] | None:
+        stage = stage_at(phases, self.get_run_time())
+        if stage is None:
+            return None
+        blast.note_phase(stage.name)
+        return stage.users * hosts, stage.spawn_rate * hosts
+
+    fields = {"tick": tick, "abstract": False, "__doc__": "The profile's phases."}
+    return type("Phases", (LoadTestShape,), fields)
 
 
 def _ask_for_a_password(web_ui: Any) -> None:

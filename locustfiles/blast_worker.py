@@ -9,12 +9,11 @@ from typing import Any
 
 import gevent
 from blast_connection import EndedError
-from blast_handler import OVERDUE_S, HostHandler, RunSetting
+from blast_handler import OVERDUE_S, HostHandler, WorkerRun
 from blast_plan import WorkerPlan
 from gevent.event import Event
 
 from toolkit.bench.health import MOST_CPU_SHARE, MOST_SEND_LAG_MS
-from toolkit.blast.recorder import Reporter
 from toolkit.blast.tallying import Tallying
 from toolkit.records import LoaderSecond
 
@@ -37,10 +36,10 @@ class Worker:
         fire: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """`send` brings a message to the master, `fire` is Locust's request event."""
-        self._handlers = handlers
-        self._send, self._fire, self._say = send, fire, say
-        self._run: str | None = None
+        """`send` brings a message to the master, `fire` is Locust's request event, `say` tells a person one sentence."""
+        self.fire, self.say = fire, say
+        self._handlers, self._send = handlers, send
+        self._run: WorkerRun | None = None
         self._heard_s: float | None = None
         self._in_flight: set[Any] = set()
         """Greenlets whose requests are under way."""
@@ -48,6 +47,8 @@ class Worker:
         self._is_hurried = False
         self._is_open = False
         self._greenlets: list[gevent.Greenlet] = []
+        for handler in handlers:
+            handler.worker = self
 
     @property
     def may_send(self) -> bool:
@@ -64,28 +65,20 @@ class Worker:
         """Open the handlers for a run. `number` is unlike any other worker's of this master."""
         self.finish()
         now_s = time.monotonic()
-        self._wall_offset_s = time.time() - now_s
-        self._run, self._name = plan.run, name
-        tallying = Tallying(plan.run, name)
-        self._reporter = Reporter(tallying, self._send, run=plan.run, worker=name)
-        setting = RunSetting(
+        self._run = run = WorkerRun(
             plan=plan,
+            tallying=Tallying(plan.run, name, self._send),
+            name=name,
+            number=number,
             users_per_host=users_per_host,
-            worker=name,
-            worker_number=number,
-            wall_offset_s=self._wall_offset_s,
-            tallying=tallying,
-            aside=self._aside,
-            keep=self._reporter.add_shot,
-            fire=self._fire,
-            say=self._say,
+            wall_offset_s=time.time() - now_s,
         )
         for handler in self._handlers:
-            handler.open(setting)
-        self._next_s = int(self._wall())
+            handler.open(run)
+        self._next_s = int(run.wall())
         self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
         self._is_open = True
-        self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
+        self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often, run)]
 
     def track(self, work: Callable[[], None]) -> None:
         """Do a request's work in this greenlet, which counts as in flight meanwhile."""
@@ -100,7 +93,7 @@ class Worker:
             if not self._in_flight:
                 self._idle.set()
 
-    def _aside(self, work: Callable[[], None]) -> None:
+    def aside(self, work: Callable[[], None]) -> None:
         """Send a request beside the users'; a clean end waits for it as for theirs."""
         greenlet = gevent.spawn(self.track, work)
         # from now on: it runs only once the others rest, or is killed before
@@ -132,7 +125,7 @@ class Worker:
     def hurry(self) -> None:
         """Wait for no answer any more, and blame nobody for it."""
         if self._in_flight:
-            self._say("The answers that are under way are left")
+            self.say("The answers that are under way are left")
         self._is_hurried = True
         self._idle.set()
 
@@ -144,42 +137,37 @@ class Worker:
 
     def finish(self) -> None:
         """Send all that is left of the run."""
-        if self._run is None:
+        run, self._run = self._run, None
+        if run is None:
             return
-        self._run = None
         for greenlet in self._greenlets:
             greenlet.kill(block=False)
-        self._note_seconds(int(self._wall()) + 1)
+        self._note_seconds(run, int(run.wall()) + 1)
         try:
-            self._reporter.report(self._wall(), before_s=None, final=True)
+            run.tallying.report(run.wall(), before_s=None, final=True)
         except Exception as error:  # noqa: BLE001 (nobody is there to tell it again)
-            self._say(f"The master could not be told the last seconds: {error}")
+            self.say(f"The master could not be told the last seconds: {error}")
 
     @property
     def under_way(self) -> int:
         """Requests whose answers are not over."""
         return len(self._in_flight)
 
-    def _wall(self) -> float:
-        return time.monotonic() + self._wall_offset_s
-
-    def _report_often(self) -> None:
+    def _report_often(self, run: WorkerRun) -> None:
         while True:
-            due_s = int(self._wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
-            gevent.sleep(max(0.0, due_s - self._wall()))
-            now_s = int(self._wall())
+            due_s = int(run.wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
+            gevent.sleep(max(0.0, due_s - run.wall()))
+            now_s = int(run.wall())
             if self.may_send:
                 for handler in self._handlers:
                     handler.charge()
-            self._note_seconds(now_s)
+            self._note_seconds(run, now_s)
             try:
-                self._reporter.report(self._wall(), before_s=now_s)
+                run.tallying.report(run.wall(), before_s=now_s)
             except Exception as error:  # noqa: BLE001 (whatever it was, the next message brings the content)
-                self._say(
-                    f"The master could not be told ({error}); it will be with the next second"
-                )
+                self.say(f"The master could not be told ({error}); it will be with the next second")
 
-    def _note_seconds(self, before_s: int) -> None:
+    def _note_seconds(self, run: WorkerRun, before_s: int) -> None:
         """How this process fared since the last time; equal for all seconds in which it could not even look."""
         now_s, cpu_s = time.monotonic(), time.process_time()
         cpu_share = (cpu_s - self._cpu_s) / max(1e-9, now_s - self._looked_s)
@@ -187,15 +175,15 @@ class Worker:
         self._looked_s, self._cpu_s, self._lag_s = now_s, cpu_s, 0.0
         for at_s in range(self._next_s, before_s):
             second = LoaderSecond(
-                run=self._reporter.run,
+                run=run.plan.run,
                 at_s=at_s,
-                worker=self._name,
+                worker=run.name,
                 users=sum(handler.users for handler in self._handlers),
                 cpu_share=cpu_share,
                 lag_ms=lag_ms,
                 limited=cpu_share > MOST_CPU_SHARE or lag_ms > MOST_SEND_LAG_MS,
             )
-            self._reporter.add_second(second)
+            run.tallying.add_second(second)
         self._next_s = max(self._next_s, before_s)
 
     def _watch_lag(self) -> None:

@@ -1,6 +1,8 @@
 """For every test here: a run in CI that skips any fails, as a skipped test is a hole; no example is timed; interrupts are heard."""
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -28,6 +30,17 @@ if (
     and threading.current_thread() is threading.main_thread()
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs for a minute at most, in a loop of its own: of which kind, `loop` may say (support/fronting.py)."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    named = inspect.signature(pyfuncitem.obj).parameters
+    run = pyfuncitem.funcargs.get("loop", asyncio.run)
+    run(asyncio.wait_for(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named}), 60))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ checked. In a file a field has no unit, for the value bears it: `ttl = "1h"` is 
 """
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -437,3 +438,48 @@ def _lines(text: str) -> dict[Loc, int]:
             table = path
         at += length
     return found
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """A file's text that reads back equal: bare values first, then tables, then lists of tables. Raises TypeError, e.g., of a date."""
+    lines, below = [], []
+    for key, value in tables.items():
+        is_list = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+        if not is_list and not isinstance(value, dict):
+            lines.append(f"{_toml_key(key)} = {_toml_value(value)}")
+        for table in value if is_list else [value] if isinstance(value, dict) else []:
+            below += ["", f"[[{_toml_key(key)}]]" if is_list else f"[{_toml_key(key)}]"]
+            below += [f"{_toml_key(name)} = {_toml_value(one)}" for name, one in table.items()]
+    return "".join(f"{line}\n" for line in (*lines, *below))
+
+
+def _toml_key(name: str) -> str:
+    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if is_bare else _toml_value(name)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, str):
+        # a basic string, in ASCII: JSON's escapes, but that a character above U+FFFF is one escape, not two halves, and
+        # that DEL is escaped, the one control character that JSON lets stand
+        escaped = (
+            f"\\U{ord(one):08x}"
+            if ord(one) > 0xFFFF
+            else "\\u007f"
+            if one == "\x7f"
+            else json.dumps(one)[1:-1]
+            for one in value
+        )
+        return f'"{"".join(escaped)}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):  # Python's `nan` and `inf` are TOML's, too
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_value(one)}' for key, one in value.items())}}}"
+    raise TypeError(f"`{value}`")

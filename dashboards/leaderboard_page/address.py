@@ -53,12 +53,15 @@ USUAL = Address()
 def parsed(query: Mapping[str, str]) -> Address:
     """What a query says, as far as it can be used."""
     told = {key: value.strip() for key, value in query.items()}
+    window = re.fullmatch(r"([0-9]{1,6})([smh]?)", told.get("window", ""))
+    seconds = int(window[1]) * _UNITS[window[2] or "s"] if window else 0
+    names = [unquote(name).strip() for name in told.get("cmp", "").split(",")]
     found = {
         "rank": _one_of(told.get("rank"), RANK_BY),
-        "window_s": _seconds(told.get("window")),
+        "window_s": seconds if 1 <= seconds <= LONGEST_WINDOW_S else None,
         "top": _whole(told.get("top"), MOST_ROWS),
         "honest": _is_on(told.get("honest")),
-        "compare": _names(told.get("cmp", "")),
+        "compare": tuple(dict.fromkeys(filter(None, names)))[:MOST_COMPARED],
         "host": told.get("host") or None,
         "t": _whole(told.get("t"), 2**40),
         "run": told.get("run") or None,
@@ -70,9 +73,13 @@ def parsed(query: Mapping[str, str]) -> Address:
 
 def query(address: Address) -> dict[str, str]:
     """The query that says it: only what is not as usual."""
+    window = None
+    if address.window_s is not None:
+        unit = next(unit for unit in "hms" if address.window_s % _UNITS[unit] == 0)
+        window = f"{address.window_s // _UNITS[unit]}{unit}"
     written = {
         "rank": address.rank,
-        "window": _window(address.window_s),
+        "window": window,
         "top": address.top,
         "honest": int(address.honest),
         "cmp": ",".join(name.replace("%", "%25").replace(",", "%2C") for name in address.compare),
@@ -102,23 +109,3 @@ def _whole(word: str | None, most: int) -> int | None:
     if word is None or not re.fullmatch(r"[0-9]{1,13}", word):
         return None
     return int(word) if 1 <= int(word) <= most else None
-
-
-def _seconds(word: str | None) -> int | None:
-    found = re.fullmatch(r"([0-9]{1,6})([smh]?)", word or "")
-    if found is None:
-        return None
-    seconds = int(found[1]) * _UNITS[found[2] or "s"]
-    return seconds if 1 <= seconds <= LONGEST_WINDOW_S else None
-
-
-def _window(seconds: int | None) -> str | None:
-    if seconds is None:
-        return None
-    unit = next(unit for unit in "hms" if seconds % _UNITS[unit] == 0)
-    return f"{seconds // _UNITS[unit]}{unit}"
-
-
-def _names(words: str) -> tuple[str, ...] | None:
-    names = [unquote(name).strip() for name in words.split(",")]
-    return tuple(dict.fromkeys(name for name in names if name))[:MOST_COMPARED] or None

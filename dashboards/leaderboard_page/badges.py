@@ -1,12 +1,10 @@
-"""What explains a host's figures, in a word: the badge of each verdict, its tone, and the list of their evidence."""
+"""What explains a host's figures, in a word: the badge of each verdict, its tone and sign, and the list of their evidence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from leaderboard_page.icons import icon
-from toolkit.board.standings import AffectedInterval, Standing
+from toolkit.board.standings import Standing
 from toolkit.records import Verdict
 from toolkit.report.html import Markup, tag
-from toolkit.units import span, time_of_day
 
 # code -> (word, tone, sign). `foul`: the figures are not what they seem; `warn`: something happened or is wrong;
 # `info`: an honest reason to be fast, or nothing to blame.
@@ -27,64 +25,41 @@ _BADGES = {
 }
 MOST_OPEN = 5
 """Lines of evidence that are shown without being asked for."""
-UNSPOKEN = frozenset({"clean"})
-"""A badge for everybody without a fault would say nothing."""
+# Signs as inline SVG: nothing is loaded, and no font is asked for a glyph it may lack.
+_PATHS = {
+    "up": "M8 3 L13.5 11 H2.5 Z",
+    "down": "M8 13 L2.5 5 H13.5 Z",
+    "same": "M3 8 H13",
+    "warning": "M8 2 L15 14 H1 Z M8 6.5 V10 M8 11.6 V12.4",
+    "scissors": "M4 3 L12 13 M12 3 L4 13 M3.2 13.5 h1.6 M11.2 13.5 h1.6",
+    "bolt": "M9 1.5 L3.5 9 H7.5 L6.5 14.5 L12.5 6.5 H8.5 Z",
+    "restart": "M13 8 A5 5 0 1 1 10.8 3.9 M11 1.2 V4.2 H8",
+    "sliders": "M2 5 H14 M2 11 H14 M5.5 3 V7 M10.5 9 V13",
+    "mask": "M2 5 Q8 2 14 5 Q14 12 8 14 Q2 12 2 5 Z M5.2 8 h1.6 M9.2 8 h1.6",
+    "info": "M8 7 V12 M8 3.8 V4.6",
+    "snow": "M8 1.5 V14.5 M2.4 4.8 L13.6 11.2 M13.6 4.8 L2.4 11.2",
+}
+_FILLED = frozenset({"up", "down", "bolt"})
+
+
+def icon(name: str) -> Markup:
+    """One sign, as high as the text beside it; the text says what it means, so readers skip it."""
+    path = tag("path", d=_PATHS[name])
+    kind = "fill" if name in _FILLED else "stroke"
+    return tag("svg", path, class_=f"icon {kind}", viewBox="0 0 16 16", aria_hidden="true")
 
 
 def badge(verdict: Verdict) -> Markup:
     """One verdict in a word; its evidence stands in the tooltip and in the list below the table."""
-    word, tone, sign = _BADGES.get(
-        verdict.code, (verdict.code.replace("_", " "), "warn", "warning")
-    )
-    return tag(
-        "span",
-        icon(sign),
-        word,
-        class_=f"badge {tone}",
-        data_code=verdict.code,
-        title=f"{verdict.evidence} (confidence: {verdict.confidence})",
-    )
+    unknown = (verdict.code.replace("_", " "), "warn", "warning")
+    word, tone, sign = _BADGES.get(verdict.code, unknown)
+    told = f"{verdict.evidence} (confidence: {verdict.confidence})"
+    return tag("span", icon(sign), word, class_=f"badge {tone}", data_code=verdict.code, title=told)
 
 
-def badges(standing: Standing) -> Markup | None:
-    """All of a host's badges, its trouble first."""
-    spoken = [badge(verdict) for verdict in standing.verdicts if verdict.code not in UNSPOKEN]
-    if standing.trouble:
-        told = f"{standing.errors:,} of {standing.ok + standing.errors:,} requests failed"
-        sign = icon("warning")
-        shown = tag(
-            "span",
-            sign,
-            standing.trouble,
-            class_="badge foul",
-            data_code=standing.trouble,
-            title=told,
-        )
-        spoken.insert(0, shown)
-    return tag("span", spoken, class_="badges") if spoken else None
-
-
-def taint_note(taints: Sequence[AffectedInterval]) -> Markup | None:
-    """`still in the window: 4 min 10 s of the 14:32 restart`; of an outage that lasts, how long it does."""
-    if not taints:
-        return None
-    *_, last = taints
-    if last.to_s is None:
-        told = f"not answering since {time_of_day(last.from_s)}"
-        return tag("span", told, class_="note", title=f"{last.errors:,} requests failed")
-    whole_s = sum(taint.in_window_s for taint in taints)
-    when = time_of_day(last.from_s, seconds=False)
-    what = f"the {when} {_kind(last)}" if len(taints) == 1 else f"{len(taints)} outages"
-    return tag(
-        "span",
-        f"still in the window: {span(whole_s)} of {what}",
-        class_="note",
-        title=None if last.clean_in_s is None else f"Out of the window in {span(last.clean_in_s)}",
-    )
-
-
-def _kind(taint: AffectedInterval) -> str:
-    return "restart" if taint.restarted else "outage"
+def spoken(one: Standing) -> list[Verdict]:
+    """The verdicts that are shown: a badge for everybody without a fault would say nothing."""
+    return [verdict for verdict in one.verdicts if verdict.code != "clean"]
 
 
 def evidence(standings: Iterable[Standing], *, key: str = "evidence") -> Markup | None:
@@ -92,24 +67,18 @@ def evidence(standings: Iterable[Standing], *, key: str = "evidence") -> Markup 
     rows = [
         tag(
             "li",
-            tag("b", standing.name, class_="name"),
+            tag("b", one.name, class_="name"),
             badge(verdict),
             tag("span", verdict.evidence, class_="because"),
             tag("span", f"confidence: {verdict.confidence}", class_="sure"),
-            data_key=f"{standing.name}/{verdict.code}/{number}",
+            data_key=f"{one.name}/{verdict.code}/{number}",
         )
-        for standing in standings
-        for number, verdict in enumerate(standing.verdicts)
-        if verdict.code not in UNSPOKEN
+        for one in standings
+        for number, verdict in enumerate(spoken(one))
     ]
     if not rows:
         return None
-    return tag(
-        "details",
-        tag("summary", "What the badges rest on"),
-        tag("ul", rows),
-        id=key,
-        class_="evidence",
-        # a long list starts closed: it would push the charts off the screen
-        open=len(rows) <= MOST_OPEN,
-    )
+    summary = tag("summary", "What the badges rest on")
+    # a long list starts closed: it would push the charts off the screen
+    is_open = len(rows) <= MOST_OPEN
+    return tag("details", summary, tag("ul", rows), id=key, class_="evidence", open=is_open)

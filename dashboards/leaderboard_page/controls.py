@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from leaderboard_page.address import MOST_COMPARED, RANK_BY, USUAL, Address, parsed, query
-from leaderboard_page.standings_table import WORDS
+from leaderboard_page.standings_table import RANKINGS
 from toolkit.records import Run
 from toolkit.units import day, span, time_of_day
 
@@ -87,7 +87,7 @@ def ranking(address: Address, usual_s: int) -> None:
         "Rank by",
         RANK_BY,
         key="rank",
-        format_func=lambda rank: f"by {WORDS[rank]}",
+        format_func=lambda rank: f"by {RANKINGS[rank].name}",
         label_visibility="collapsed",
         width=190,
     )
@@ -121,15 +121,11 @@ def more(address: Address, runs: Sequence[Run], csv: Callable[[], bytes]) -> Non
     )
     st.session_state.setdefault("theme", address.theme or "")
     st.selectbox("Theme", list(THEMES), key="theme", format_func=THEMES.__getitem__)
-    known = {run.id: run for run in runs}
     st.session_state.setdefault("run", address.run or "")
-    offered = list(dict.fromkeys(["", *known, address.run or ""]))
-    st.selectbox(
-        "Blast",
-        offered,
-        key="run",
-        format_func=lambda run_id: _run_words(run_id, known.get(run_id)),
-    )
+    named = {run.id: f"{day(run.started_at)}, {time_of_day(run.started_at)}" for run in runs}
+    named[""] = "the newest"
+    offered = list(dict.fromkeys(["", *named, address.run or ""]))
+    st.selectbox("Blast", offered, key="run", format_func=lambda run: named.get(run, run))
     st.download_button(
         "Standings as CSV",
         csv,
@@ -141,21 +137,10 @@ def more(address: Address, runs: Sequence[Run], csv: Callable[[], bytes]) -> Non
         width="stretch",
     )
     st.caption("Link to this view")
-    st.code(link(address), language=None, wrap_lines=True)
-    st.caption(f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True)))})")
-
-
-def _run_words(run_id: str, run: Run | None) -> str:
-    if not run_id:
-        return "the newest"
-    return f"{day(run.started_at)}, {time_of_day(run.started_at)}" if run else run_id
-
-
-def link(address: Address) -> str:
-    """The whole address of this view."""
     base = (st.context.url or "").partition("?")[0]
     told = urlencode(query(address), safe=",%")
-    return f"{base}?{told}" if told else base
+    st.code(f"{base}?{told}" if told else base, language=None, wrap_lines=True)
+    st.caption(f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True)))})")
 
 
 def comparison(address: Address, names: Sequence[str]) -> None:

@@ -18,12 +18,12 @@ import streamlit as st
 from leaderboard_page import controls
 from leaderboard_page.address import Address
 from leaderboard_page.collector import keep_quiet
-from leaderboard_page.csv_file import csv_of
 from leaderboard_page.live import show, style
 from leaderboard_page.scene import Scene, scene_of, usual_window_s
 from leaderboard_page.sections import feeding
 from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
+from toolkit.board.standings import csv_of
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -33,6 +33,11 @@ FAST_S = 2.0
 SLOW_S = 10.0
 REST_S = 30.0
 PLAY_S = 1.0
+CSV_COLUMNS = (
+    "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"
+    " hit_share tied rank_change verdicts window_s at"
+).split()
+"""The keys of `toolkit board --json`."""
 JITTER = 0.1
 """Each viewer's intervals are up to this much longer, so that fifty who came at once do not stay in step."""
 
@@ -85,16 +90,16 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
         controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
-    every(SLOW_S, slow, source, address)
+    every(SLOW_S, draw, source, address, "slow")
     controls.comparison(address, names)
     with st.container():
         if address.compare:
-            every(SLOW_S, compare, source, address)
+            every(SLOW_S, draw, source, address, "compare")
     controls.drilling(address, names)
     with st.container():
         if address.host in names:
-            every(SLOW_S, host, source, address)
-    every(REST_S, rest, source, address)
+            every(SLOW_S, draw, source, address, "one-host")
+    every(REST_S, draw, source, address, "rest")
     controls.remember(controls.current())
 
 
@@ -112,7 +117,8 @@ def every(seconds: float, part: Callable[..., None], *told: object) -> None:
 def as_csv(source: DatabaseSource, address: Address) -> bytes:
     """The standings of this view as they are when the button is pressed; that is outside any run, where no widget is known."""
     scene = scene_of(source, address, time.time())
-    return csv_of(scene.board) if isinstance(scene, Scene) else b""
+    told = csv_of(scene.board, CSV_COLUMNS) if isinstance(scene, Scene) else ""
+    return told.encode("utf-8", "replace")
 
 
 # --- the parts, each in a fragment ----------------------------------------------------------------
@@ -139,35 +145,13 @@ def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...])
         show(feeding(sentence(error)).encode("utf-8", "replace"), key="fast")
 
 
-def slow(source: DatabaseSource, address: Address) -> None:
-    """Ranks over time, and the trade-off."""
-    draw(source, address, Scene.slow, "slow")
-
-
-def compare(source: DatabaseSource, address: Address) -> None:
-    """A few hosts side by side."""
-    draw(source, address, Scene.compare, "compare")
-
-
-def host(source: DatabaseSource, address: Address) -> None:
-    """One host in full."""
-    draw(source, address, Scene.host, "one-host")
-
-
-def rest(source: DatabaseSource, address: Address) -> None:
-    """The bench's word, the workload, the method."""
-    draw(source, address, Scene.rest, "rest")
-
-
-def draw(
-    source: DatabaseSource, address: Address, part: Callable[[Scene], bytes], key: str
-) -> None:
-    """One part; while the database is in trouble and it was never built, nothing."""
+def draw(source: DatabaseSource, address: Address, part: str) -> None:
+    """One part of scene.py; while the database is in trouble and it was never built, nothing."""
     scene = at_the_moment(source, address)
     try:
-        show(b"" if scene is None else part(scene), key=key)
+        show(b"" if scene is None else scene.part(part), key=part)
     except ToolkitError:
-        show(b"", key=key)
+        show(b"", key=part)
 
 
 def at_the_moment(source: DatabaseSource, address: Address) -> Scene | None:

@@ -7,12 +7,14 @@ sentence (`trouble`), and the last figures stay until it is well again. It never
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TypeVar, cast
 
 from leaderboard_page.row_order import RowOrder
 from toolkit.board.feed import Feed
+from toolkit.board.follow import keep
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
@@ -49,28 +51,6 @@ class ReadResult:
     """Rises whenever anything that may be drawn has changed."""
 
 
-@dataclass(slots=True)
-class _Followed:
-    feed: Feed
-    version: int = 0
-
-
-@dataclass(slots=True)
-class _OpenDatabase:
-    """One opened database."""
-
-    store: Store
-    identity: tuple[int, int]
-    feeds: dict[str, _Followed] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    version: Hashable
-    at: float
-    value: object
-
-
 class DatabaseSource:
     """One database file, followed for all viewers of this server. Threads may share it."""
 
@@ -78,10 +58,13 @@ class DatabaseSource:
         self.path = path
         self._clock = clock
         self._lock = threading.RLock()
-        self._file: _OpenDatabase | None = None
-        self._looks: dict[str | None, tuple[float, ReadResult]] = {}
+        self.store: Store | None = None
+        """The open database, also for what is no part of a blast: sightings and benches."""
+        self._identity: tuple[int, int] | None = None
+        self._feeds: dict[str, tuple[Feed, int]] = {}
         self._versions = 0
-        self._built: dict[Hashable, _Built] = {}
+        self._looks: dict[str | None, tuple[float, ReadResult]] = {}
+        self._built: dict[Hashable, tuple[Hashable, float, object]] = {}
         self._orders: dict[Hashable, RowOrder] = {}
         self._present: dict[str, float] = {}
 
@@ -90,66 +73,46 @@ class DatabaseSource:
     def look(self, run_id: str | None = None) -> ReadResult:
         """Read what is new, of the newest blast or a chosen one, unless somebody just did."""
         with self._lock:
-            now = self._clock()
-            known = self._looks.get(run_id)
-            if known is not None and now - known[0] < EVERY_S:
-                return known[1]
-            found = self._read(run_id, known[1] if known else None)
-            self._looks[run_id] = (self._clock(), found)
-            while len(self._looks) > MOST_FEEDS:
-                del self._looks[next(iter(self._looks))]
+            at, before = self._looks.get(run_id, (-inf, ReadResult(feed=None)))
+            if self._clock() - at < EVERY_S:
+                return before
+            try:
+                found = self._read(run_id)
+            except ToolkitError as error:
+                told = sentence(error)
+                if before.feed is not None:
+                    told += (
+                        " These are the last figures that were read; the page goes on by itself."
+                    )
+                found = replace(before, trouble=told)
+            keep(self._looks, run_id, (self._clock(), found), MOST_FEEDS)
             return found
 
-    def _read(self, run_id: str | None, before: ReadResult | None) -> ReadResult:
-        try:
-            file = self._opened()
-            runs = tuple(file.store.runs(verb="blast", limit=MOST_RUNS))
-            chosen = next((run for run in runs if run.id == run_id), runs[0] if runs else None)
-            if chosen is None:
-                return ReadResult(feed=None)
-            followed = self._followed(file, chosen)
-        except ToolkitError as error:
-            return self._stale(error, before)
-        trouble = None
-        if run_id is not None and chosen.id != run_id:
-            trouble = f"The run {run_id} is not in the database; this is the newest one."
-        return ReadResult(feed=followed.feed, runs=runs, version=followed.version, trouble=trouble)
-
-    def _stale(self, error: ToolkitError, before: ReadResult | None) -> ReadResult:
-        """The last figures, and why there are no newer ones."""
-        if before is None or before.feed is None:
-            return ReadResult(feed=None, trouble=sentence(error))
-        told = f"{sentence(error)} These are the last figures that were read; the page goes on by itself."
-        return ReadResult(feed=before.feed, runs=before.runs, version=before.version, trouble=told)
-
-    def _opened(self) -> _OpenDatabase:
-        """The file at the path, opened anew when another one has taken its place."""
+    def _read(self, run_id: str | None) -> ReadResult:
         try:
             stat = self.path.stat()
         except OSError as error:
             raise ToolkitError(f"`{self.path}` is not there") from error
         identity = (stat.st_dev, stat.st_ino)
-        if self._file is not None and self._file.identity == identity:
-            return self._file
-        store = Store.open_readonly(self.path, busy_timeout_s=BUSY_TIMEOUT_S)
-        # The old file's connection stays open for viewers that are drawing from it, and goes with its last reader.
-        self._file = _OpenDatabase(store=store, identity=identity)
-        return self._file
-
-    def _followed(self, file: _OpenDatabase, run: Run) -> _Followed:
-        known = file.feeds.pop(run.id, None) or _Followed(feed=Feed(file.store, run))
-        file.feeds[run.id] = known  # the last in line to be let go
-        if known.feed.refresh() or not known.version:
+        store = self.store
+        if store is None or self._identity != identity:
+            # Another file has taken the old one's place, whose connection stays open for viewers that are drawing from it,
+            # and goes with its last reader.
+            store = Store.open_readonly(self.path, busy_timeout_s=BUSY_TIMEOUT_S)
+            self.store, self._identity, self._feeds = store, identity, {}
+        runs = tuple(store.runs(verb="blast", limit=MOST_RUNS))
+        if not runs:
+            return ReadResult(feed=None)
+        chosen = next((run for run in runs if run.id == run_id), runs[0])
+        feed, version = self._feeds.get(chosen.id) or (Feed(store, chosen), 0)
+        if feed.refresh() or not version:
             self._versions += 1
-            known.version = self._versions
-        while len(file.feeds) > MOST_FEEDS:
-            del file.feeds[next(iter(file.feeds))]
-        return known
-
-    @property
-    def store(self) -> Store | None:
-        """The open database, for what is no part of a blast: sightings and benches."""
-        return self._file.store if self._file else None
+            version = self._versions
+        keep(self._feeds, chosen.id, (feed, version), MOST_FEEDS)
+        trouble = None
+        if run_id is not None and chosen.id != run_id:
+            trouble = f"The run {run_id} is not in the database; this is the newest one."
+        return ReadResult(feed=feed, runs=runs, version=version, trouble=trouble)
 
     # --- what all viewers share -------------------------------------------------------------------
 
@@ -163,37 +126,30 @@ class DatabaseSource:
         with self._lock:
             now = self._clock()
             known = self._built.get(key)
-            if known is not None and (known.version == version or now - known.at < keep_s):
-                return cast("Built", known.value)
+            if known is not None and (known[0] == version or now - known[1] < keep_s):
+                return cast("Built", known[2])
             try:
                 value = build()
             except ToolkitError:
                 if known is None:
                     raise
-                return cast("Built", known.value)
-            self._built.pop(key, None)
-            self._built[key] = _Built(version, now, value)
-            while len(self._built) > MOST_BUILT:
-                del self._built[next(iter(self._built))]
+                return cast("Built", known[2])
+            keep(self._built, key, (version, now, value), MOST_BUILT)
             return value
 
     def rows(self, key: Hashable, at_s: int, ranks: Mapping[str, int]) -> list[str]:
         """In which order all viewers of one board see its rows."""
         with self._lock:
-            order = self._orders.pop(key, None) or RowOrder()
-            self._orders[key] = order
-            while len(self._orders) > MOST_ORDERS:
-                del self._orders[next(iter(self._orders))]
+            order = self._orders.get(key) or RowOrder()
+            keep(self._orders, key, order, MOST_ORDERS)
             return order.update(at_s, ranks)
 
     def present(self, viewer: str) -> int:
         """Note that a viewer is there, and count all who are."""
         with self._lock:
             now = self._clock()
-            self._present[viewer] = now
-            gone = [who for who, at in self._present.items() if now - at > PRESENT_S]
-            for who in gone:
-                del self._present[who]
+            heard = self._present | {viewer: now}
+            self._present = {who: at for who, at in heard.items() if now - at <= PRESENT_S}
             return len(self._present)
 
 

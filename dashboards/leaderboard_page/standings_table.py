@@ -4,138 +4,67 @@ It draws standings as they are and ranks nothing. Places that are covered (a rev
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from leaderboard_page.badges import badges, taint_note
-from leaderboard_page.colours import NOBODY
-from leaderboard_page.icons import icon
-from leaderboard_page.sparkline import sparkline
+from leaderboard_page.badges import badge, icon, spoken
+from leaderboard_page.charts import host_style
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95
-from toolkit.board.standings import Board, RankBy, Standing
+from toolkit.board.standings import AffectedInterval, Board, RankBy, Standing
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
-from toolkit.units import UNKNOWN, milliseconds, rate, share, time_of_day
+from toolkit.units import UNKNOWN, milliseconds, rate, share, span, time_of_day
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureColumn:
-    """One column of figures."""
+class Figure(NamedTuple):
+    """A figure of a host: a column of the table."""
 
     key: str
-    title: str
-    explained: str
+    field: str
+    """Of Standing."""
     ranks: RankBy | None
     """The ranking that it decides."""
-    cell: Callable[[Standing], object]
+    name: str
+    title: str
+    """Of its column: short."""
+    written: Callable[[float | None], str]
 
 
-def _figure(text: str) -> Markup:
-    """A number and its smaller unit."""
-    number, _, unit = text.rpartition(" ") if text[-1:] in {"s", "%"} else (text, "", "")
-    return Markup.joined((number, tag("small", f" {unit}") if unit else None))
+def _score(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3f}"
 
 
-def _latency(value_ms: float | None, samples: int, few: int) -> Markup:
-    """Marked where too few answers make it unsure."""
-    told = _figure(milliseconds(value_ms))
-    if value_ms is None or samples >= few:
-        return told
-    note = f"Unsure: of {samples:,} answers, and {few} make a sure quantile"
-    return tag("span", told, "?", title=note, class_="unsure")
-
-
-def _hits(standing: Standing) -> object:
-    told = share(standing.hit_share)
-    if not standing.hit_share_inferred or standing.hit_share is None:
-        return _figure(told)
-    note = "Judged by time, as the host tells no Cache-Status"
-    return tag("span", "~", _figure(told), title=note, class_="inferred")
-
-
-def _tokens(standing: Standing) -> object:
-    told = rate(standing.output_tokens_per_s)
-    if not standing.output_tokens_estimated:
-        return told
-    return tag(
-        "span", "~", told, title="Counted from chunks where no usage was told", class_="inferred"
-    )
-
-
-def _score(standing: Standing) -> str:
-    return UNKNOWN if standing.score is None else f"{standing.score:.3f}"
-
-
-COLUMNS = (
-    FigureColumn(
-        key="score",
-        title="score",
-        explained="Geometric mean of each metric relative to the best, times the share of successes",
-        ranks="score",
-        cell=_score,
+FIGURES = (
+    Figure("rps", "rps", "rps", "requests/s", "requests/s", rate),
+    Figure("score", "score", "score", "score", "score", _score),
+    Figure(
+        "tokens", "output_tokens_per_s", "output_tokens_per_s", "output tokens/s", "tok/s", rate
     ),
-    FigureColumn(
-        key="tokens",
-        title="tok/s",
-        explained="Output tokens a second, over the window",
-        ranks="output_tokens_per_s",
-        cell=_tokens,
-    ),
-    FigureColumn(
-        key="ttft50",
-        title="TTFT p50",
-        explained="Time to the first token, median of the streams",
-        ranks="ttft_p50",
-        cell=lambda standing: _latency(standing.ttft_p50_ms, standing.streamed, FEW_FOR_P50),
-    ),
-    FigureColumn(
-        key="ttft95",
-        title="TTFT p95",
-        explained="Time to the first token, 95th percentile of the streams",
-        ranks="ttft_p95",
-        cell=lambda standing: _latency(standing.ttft_p95_ms, standing.streamed, FEW_FOR_P95),
-    ),
-    FigureColumn(
-        key="p50",
-        title="p50",
-        explained="Time to the whole answer, median",
-        ranks="p50",
-        cell=lambda standing: _latency(standing.p50_ms, standing.ok, FEW_FOR_P50),
-    ),
-    FigureColumn(
-        key="p95",
-        title="p95",
-        explained="Time to the whole answer, 95th percentile",
-        ranks="p95",
-        cell=lambda standing: _latency(standing.p95_ms, standing.ok, FEW_FOR_P95),
-    ),
-    FigureColumn(
-        key="errors",
-        title="errors",
-        explained="Failed requests / all that ended",
-        ranks="error_rate",
-        cell=lambda standing: _figure(share(standing.error_rate)),
-    ),
-    FigureColumn(
-        key="hits",
-        title="cache hits",
-        explained="Answers from a response cache / answers that tell; ~ is judged by time",
-        ranks=None,
-        cell=_hits,
-    ),
+    Figure("ttft50", "ttft_p50_ms", "ttft_p50", "TTFT p50", "TTFT p50", milliseconds),
+    Figure("ttft95", "ttft_p95_ms", "ttft_p95", "TTFT p95", "TTFT p95", milliseconds),
+    Figure("p50", "p50_ms", "p50", "latency p50", "p50", milliseconds),
+    Figure("p95", "p95_ms", "p95", "latency p95", "p95", milliseconds),
+    Figure("errors", "error_rate", "error_rate", "error rate", "errors", share),
+    Figure("hits", "hit_share", None, "cache hits", "cache hits", share),
 )
-WORDS: Mapping[RankBy, str] = {
-    "rps": "requests/s",
-    "ttft_p50": "TTFT p50",
-    "ttft_p95": "TTFT p95",
-    "p50": "latency p50",
-    "p95": "latency p95",
-    "error_rate": "error rate",
-    "output_tokens_per_s": "output tokens/s",
-    "score": "score",
+_EXPLAINED = {
+    "rank": "Rank; hosts that the window cannot tell apart share one",
+    "move": "Places won or lost against 1 and 5 minutes ago",
+    "host": "Host, what explains its figures, and what still weighs on them",
+    "rps": "Ok requests a second, over the window",
+    "spark": "Requests a second over the window, each host on its own scale",
+    "score": "Geometric mean of each metric relative to the best, times the share of successes",
+    "tokens": "Output tokens a second, over the window",
+    "ttft50": "Time to the first token, median of the streams",
+    "ttft95": "Time to the first token, 95th percentile of the streams",
+    "p50": "Time to the whole answer, median",
+    "p95": "Time to the whole answer, 95th percentile",
+    "errors": "Failed requests / all that ended",
+    "hits": "Answers from a response cache / answers that tell; ~ is judged by time",
 }
-"""What each ranking is called."""
-_ORDER = {"rps": "descending", "output_tokens_per_s": "descending", "score": "descending"}
+RANKINGS = {figure.ranks: figure for figure in FIGURES if figure.ranks}
+_DESCENDING = frozenset({"rps", "output_tokens_per_s", "score"})
 """Rankings in which more is better; in the others less is."""
+_SPARK_WIDTH, _SPARK_HEIGHT = 100, 24
 
 
 def table(
@@ -147,180 +76,193 @@ def table(
     covered: Collection[int] = (),
 ) -> Markup:
     """The leaderboard's first `rows` hosts, and those left out of an honest one below them."""
-    fastest = max((one.rps for one in board.standings), default=0.0)
-    shown = [
-        _covered_row(place)
-        if place in covered
-        else _row(
-            one,
-            place,
-            board,
-            look=looks.get(one.name, NOBODY),
-            spark=sparklines.get(one.name, ()),
-            fastest=fastest,
+
+    def heading(key: str, title: str, ranks: RankBy | None = None) -> Markup:
+        is_ranked = ranks == board.rank_by
+        order = "descending" if board.rank_by in _DESCENDING else "ascending"
+        return tag(
+            "th",
+            title,
+            scope="col",
+            class_=f"c-{key}" + (" ranked" if is_ranked else ""),
+            title=_EXPLAINED[key],
+            aria_sort=order if is_ranked else None,
         )
-        for place, one in enumerate(board.standings[:rows], 1)
-    ]
-    out = [
-        _row(one, 0, board, look=looks.get(one.name, NOBODY), spark=(), fastest=fastest)
-        for one in ([] if covered else board.left_out)
-    ]
+
+    heads = [heading(figure.key, figure.title, figure.ranks) for figure in FIGURES]
+    heads.insert(1, heading("spark", "trend"))
+    heads = [heading("rank", "#"), heading("move", "1 / 5 min"), heading("host", "host"), *heads]
+    fastest = max((one.rps for one in board.standings), default=0.0)
+    shown = []
+    for place, one in enumerate(board.standings[:rows], 1):
+        if place in covered:
+            rank = tag("td", tag("span", place, class_="rank"), class_="c-rank")
+            hidden = tag("td", "still covered", colspan=len(FIGURES) + 3)
+            key = f"covered-{place}"
+            row = tag("tr", rank, hidden, class_="covered", data_key=key, data_place=place)
+        else:
+            spark = sparkline(sparklines.get(one.name, ()))
+            row = _row(one, place, board.rank_by, fastest, spark, host_style(one.name, looks))
+        shown.append(row)
+    out = None
+    if board.left_out and not covered:
+        count = len(board.left_out)
+        hosts = "1 host is" if count == 1 else f"{count} hosts are"
+        told = f"{hosts} left out of the honest board; the badge says why"
+        across = tag("td", told, colspan=len(FIGURES) + 4)
+        divider = tag("tr", across, class_="divider", data_key="out")
+        below = [
+            _row(one, None, board.rank_by, fastest, None, host_style(one.name, looks))
+            for one in board.left_out
+        ]
+        out = tag("tbody", divider, below, id="left-out")
+    caption = (
+        f"Standings by {RANKINGS[board.rank_by].name}{', honest board' if board.honest else ''}"
+    )
     return tag(
         "table",
-        tag("caption", _caption(board), class_="unseen"),
-        _head(board.rank_by),
+        tag("caption", f"{caption}, at {time_of_day(board.at_s)}", class_="unseen"),
+        tag("thead", tag("tr", heads)),
         tag("tbody", shown, id="standings"),
-        tag("tbody", _left_out_head(len(out)), out, id="left-out") if out else None,
+        out,
         id="board",
         class_="board",
         data_rank_by=board.rank_by,
     )
 
 
-def _caption(board: Board) -> str:
-    honest = ", honest board" if board.honest else ""
-    return f"Standings by {WORDS[board.rank_by]}{honest}, at {time_of_day(board.at_s)}"
-
-
-def _head(rank_by: RankBy) -> Markup:
-    def heading(key: str, title: object, explained: str, *, ranks: object = None) -> Markup:
-        ranked = ranks is not None and ranks == rank_by
-        return tag(
-            "th",
-            title,
-            scope="col",
-            class_=f"c-{key}" + (" ranked" if ranked else ""),
-            title=explained,
-            aria_sort=(_ORDER.get(rank_by, "ascending")) if ranked else None,
-        )
-
-    return tag(
-        "thead",
-        tag(
-            "tr",
-            heading("rank", "#", "Rank; hosts that the window cannot tell apart share one"),
-            heading("move", "1 / 5 min", "Places won or lost against 1 and 5 minutes ago"),
-            heading(
-                "host", "host", "Host, what explains its figures, and what still weighs on them"
-            ),
-            heading("rps", "requests/s", "Ok requests a second, over the window", ranks="rps"),
-            heading(
-                "spark", "trend", "Requests a second over the window, each host on its own scale"
-            ),
-            [heading(c.key, c.title, c.explained, ranks=c.ranks) for c in COLUMNS],
-        ),
-    )
-
-
 def _row(
     one: Standing,
-    place: int,
-    board: Board,
-    *,
-    look: LineStyle,
-    spark: Sequence[float],
+    place: int | None,
+    rank_by: RankBy,
     fastest: float,
+    spark: Markup | None,
+    style: str,
 ) -> Markup:
-    return tag(
-        "tr",
-        tag("td", _rank(one), class_="c-rank"),
-        tag("td", _moves(one), class_="c-move"),
-        _host(one),
-        tag("td", _bar(one.rps, fastest), tag("b", rate(one.rps)), class_="c-rps"),
-        tag("td", sparkline(spark), class_="c-spark"),
-        [
-            tag("td", column.cell(one), class_=_classes(column, board), data_title=column.title)
-            for column in COLUMNS
-        ],
-        data_host=one.name,
-        data_rank=one.rank,
-        data_place=place or None,
-        data_ok=one.ok,
-        class_=_states(one, place),
-        style=f"--host:{look.colour}",
-    )
+    """One host; those that are left out have no place."""
+    if one.rank is None:
+        rank = tag("span", UNKNOWN, class_="rank", title="Left out of the honest board")
+    else:
+        tie = tag("abbr", "=", class_="tie", title="Tied: the window cannot tell them apart")
+        rank = tag("span", one.rank, tie if one.tied else None, class_="rank")
+    moves = []
+    for change, since, size in (
+        (one.rank_change, "1 min", "near"),
+        (one.rank_change_5m, "5 min", "far"),
+    ):
+        way = "up" if (change or 0) > 0 else "down" if change else "same"
+        told = f"{way} {abs(change)} against" if change else "same place"
+        told = "no board" if change is None else told
+        number = abs(change) if change else None
+        title = f"{told} {since} ago"
+        moves.append(tag("span", icon(way), number, class_=f"move {way} {size}", title=title))
 
-
-def _host(one: Standing) -> Markup:
-    """Who it is, what explains its figures, and what still weighs on them."""
-    return tag(
-        "th",
+    # who it is, what explains its figures (its trouble first), and what still weighs on them
+    badges = [badge(verdict) for verdict in spoken(one)]
+    failed = f"{one.errors:,} of {one.ok + one.errors:,} requests failed"
+    if one.trouble:
+        sign, code = icon("warning"), one.trouble
+        badges.insert(0, tag("span", sign, code, class_="badge foul", data_code=code, title=failed))
+    silence = None
+    if one.trouble == "failing":
+        silence = failed
+    elif not one.ok:
+        silence = f"no answer, {one.errors:,} errors" if one.errors else "nothing answered yet"
+    host = (
         tag("i", class_="chip"),
         tag("span", one.name, class_="name", title=one.url),
-        badges(one),
-        taint_note(one.taints),
-        tag("span", _silence(one), class_="note")
-        if one.ok == 0 or one.trouble == "failing"
-        else None,
-        scope="row",
-        class_="c-host",
+        tag("span", badges, class_="badges") if badges else None,
+        _taint_note(one.taints),
+        tag("span", silence, class_="note") if silence else None,
     )
-
-
-def _states(one: Standing, place: int) -> str | None:
+    length = one.rps / fastest if fastest > 0 else 0.0
+    bar = tag("span", class_="bar", style=f"--w:{length:.3f}")
     states = {
         "dead": one.ok == 0,
         "out": one.left_out,
         "first": place == 1,
         "bad": one.trouble is not None,
     }
-    return " ".join(name for name, holds in states.items() if holds) or None
-
-
-def _classes(column: FigureColumn, board: Board) -> str:
-    return f"c-{column.key}" + (" ranked" if column.ranks == board.rank_by else "")
-
-
-def _rank(one: Standing) -> Markup:
-    if one.rank is None:
-        return tag("span", UNKNOWN, class_="rank", title="Left out of the honest board")
-    if not one.tied:
-        return tag("span", one.rank, class_="rank")
-    tie = tag("abbr", "=", class_="tie", title="Tied: the window cannot tell them apart")
-    return tag("span", one.rank, tie, class_="rank")
-
-
-def _moves(one: Standing) -> list[Markup]:
-    return [_move(one.rank_change, "1 min", "near"), _move(one.rank_change_5m, "5 min", "far")]
-
-
-def _move(change: int | None, since: str, size: str) -> Markup:
-    if not change:
-        told = "no board" if change is None else "same place"
-        return tag("span", icon("same"), class_=f"move same {size}", title=f"{told} {since} ago")
-    way = "up" if change > 0 else "down"
-    return tag(
-        "span",
-        icon(way),
-        abs(change),
-        class_=f"move {way} {size}",
-        title=f"{way} {abs(change)} against {since} ago",
-    )
-
-
-def _bar(value: float, most: float) -> Markup:
-    return tag("span", class_="bar", style=f"--w:{value / most if most > 0 else 0.0:.3f}")
-
-
-def _silence(one: Standing) -> str:
-    if one.ok:
-        return f"{one.errors:,} of {one.ok + one.errors:,} requests failed"
-    return f"no answer, {one.errors:,} errors" if one.errors else "nothing answered yet"
-
-
-def _covered_row(place: int) -> Markup:
-    span = tag("td", "still covered", colspan=len(COLUMNS) + 4)
+    figures = []
+    for figure in FIGURES[1:]:
+        class_ = f"c-{figure.key}" + (" ranked" if figure.ranks == rank_by else "")
+        cell = _cell(figure, one)
+        figures.append(tag("td", cell, class_=class_, data_title=figure.title))
     return tag(
         "tr",
-        tag("td", tag("span", place, class_="rank"), class_="c-rank"),
-        span,
-        class_="covered",
-        data_key=f"covered-{place}",
+        tag("td", rank, class_="c-rank"),
+        tag("td", moves, class_="c-move"),
+        tag("th", host, scope="row", class_="c-host"),
+        tag("td", bar, tag("b", rate(one.rps)), class_="c-rps"),
+        tag("td", spark, class_="c-spark"),
+        figures,
+        data_host=one.name,
+        data_rank=one.rank,
         data_place=place,
+        data_ok=one.ok,
+        class_=" ".join(name for name, holds in states.items() if holds) or None,
+        style=style,
     )
 
 
-def _left_out_head(count: int) -> Markup:
-    hosts = "1 host is" if count == 1 else f"{count} hosts are"
-    told = f"{hosts} left out of the honest board; the badge says why"
-    return tag("tr", tag("td", told, colspan=len(COLUMNS) + 5), class_="divider", data_key="out")
+def _cell(figure: Figure, one: Standing) -> Markup:
+    """A number and its smaller unit, marked where it is unsure or inferred."""
+    value = getattr(one, figure.field)
+    text = figure.written(value)
+    number, _, unit = text.rpartition(" ") if text[-1:] in {"s", "%"} else (text, "", "")
+    told = Markup.joined((number, tag("small", f" {unit}") if unit else None))
+    samples = one.streamed if figure.key.startswith("ttft") else one.ok
+    few = FEW_FOR_P95 if figure.key.endswith("95") else FEW_FOR_P50
+    if figure.written is milliseconds and value is not None and samples < few:
+        note = f"Unsure: of {samples:,} answers, and {few} make a sure quantile"
+        return tag("span", told, "?", title=note, class_="unsure")
+    if figure.key == "hits" and one.hit_share_inferred and value is not None:
+        note = "Judged by time, as the host tells no Cache-Status"
+        return tag("span", "~", told, title=note, class_="inferred")
+    if figure.key == "tokens" and one.output_tokens_estimated:
+        note = "Counted from chunks where no usage was told"
+        return tag("span", "~", told, title=note, class_="inferred")
+    return told
+
+
+def _taint_note(taints: Sequence[AffectedInterval]) -> Markup | None:
+    """`still in the window: 4 min 10 s of the 14:32 restart`; of an outage that lasts, how long it does."""
+    if not taints:
+        return None
+    *_, last = taints
+    if last.to_s is None:
+        told, title = (
+            f"not answering since {time_of_day(last.from_s)}",
+            f"{last.errors:,} requests failed",
+        )
+        return tag("span", told, class_="note", title=title)
+    what = f"{len(taints)} outages"
+    if len(taints) == 1:
+        kind = "restart" if last.restarted else "outage"
+        what = f"the {time_of_day(last.from_s, seconds=False)} {kind}"
+    told = f"still in the window: {span(sum(taint.in_window_s for taint in taints))} of {what}"
+    clean = None if last.clean_in_s is None else f"Out of the window in {span(last.clean_in_s)}"
+    return tag("span", told, class_="note", title=clean)
+
+
+def sparkline(values: Sequence[float]) -> Markup | None:
+    """A line as small as a word, with the ground below it, stretched to its own highest value; nothing for fewer than two."""
+    if len(values) < 2:
+        return None
+    most = max(values) or 1.0
+    step = _SPARK_WIDTH / (len(values) - 1)
+    points = [
+        f"{place * step:.1f} {_SPARK_HEIGHT - 2 - (_SPARK_HEIGHT - 4) * max(0.0, value) / most:.1f}"
+        for place, value in enumerate(values)
+    ]
+    line = "M" + " L".join(points)
+    ground = f"{line} L{_SPARK_WIDTH} {_SPARK_HEIGHT} L0 {_SPARK_HEIGHT} Z"
+    return tag(
+        "svg",
+        tag("path", d=ground, class_="ground"),
+        tag("path", d=line, class_="line"),
+        class_="spark",
+        viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )

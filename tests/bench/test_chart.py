@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from support.shots import no_books, step
 
 from toolkit.bench.chart import draw, picture
-from toolkit.bench.levels import LevelFigures
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
+from toolkit.bench.summary import LevelFigures
 from toolkit.records import Host
 
 NOTHING = results(

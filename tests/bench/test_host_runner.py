@@ -56,37 +56,6 @@ def test_a_host_that_lists_no_models_is_asked_for_the_named_one(listed: str | No
     assert asyncio.run(scene()) == ((None, 8) if named else ("`/v1/models` answered 403", 0))
 
 
-def test_a_model_that_is_not_served_is_not_asked_for() -> None:
-    async def scene() -> tuple[HostRunner, list[str]]:
-        async with ChatServer() as server:
-            runner = runner_at(server.url, plan(), model="gone")
-            await measured(runner)
-            return runner, server.paths()
-
-    runner, paths = asyncio.run(scene())
-    assert runner.not_served
-    assert runner.error == "it does not serve `gone` but `tiny`"
-    assert CHAT not in paths
-    assert Counter(shot.error_kind for shot in runner.records) == {"not_sent": 8}
-
-
-def test_connections_are_ready_when_the_load_begins() -> None:
-    async def scene() -> tuple[int, int]:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(concurrency=5, requests=5))
-            async with runner.client:
-                await runner.choose_model()
-                await runner.connect(0)
-                ready = server.connections
-                load = asyncio.create_task(runner.measure(0, time.monotonic()))
-                await until(lambda: server.held == 5)
-                server.opened.set()
-                await load
-                return ready, server.connections
-
-    assert asyncio.run(scene()) == (5, 5)
-
-
 # --- a host that is not there --------------------------------------------------------------------------
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
-from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Facts, Result, results
+from toolkit.bench.summary import GoodputLimits
 from toolkit.records import Host, RequestRecord
 
 

@@ -4,10 +4,19 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from support.shots import AT, answered
+from support.shots import AT, answered, step
 
-from toolkit.bench.goodput import GoodputLimits
-from toolkit.bench.summary import HostSummary, summary
+from toolkit.bench.summary import (
+    GoodputLimits,
+    HostSummary,
+    best_level,
+    is_good,
+    knee,
+    level_figures,
+    read_limits,
+    summary,
+)
+from toolkit.errors import ToolkitError
 from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.stats import Sketch
 
@@ -241,3 +250,178 @@ def test_what_the_caller_knows_is_passed_on() -> None:
     assert (found.rtt_ms, found.client_ok, found.verdicts) == (0.4, False, (verdict,))
     assert (found.concurrency, found.rate) == (8, 2.5)
     assert (told(shot(0)).rtt_ms, told(shot(0)).client_ok) == (None, None)
+
+
+# what a good request may take
+
+LIMITS = GoodputLimits(ttft_ms=500.0, tpot_ms=50.0, e2e_ms=10_000.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("ttft:500ms,tpot:50ms,e2e:10s", LIMITS),
+        ("e2e:250us", GoodputLimits(e2e_ms=0.25)),
+        ("e2e:1.5ms", GoodputLimits(e2e_ms=1.5)),
+        ("e2e:2m", GoodputLimits(e2e_ms=120_000.0)),
+        (" e2e : 2 s ", GoodputLimits(e2e_ms=2000.0)),
+    ],
+)
+def test_limits_are_read_in_milliseconds_whatever_their_unit(
+    text: str, limits: GoodputLimits
+) -> None:
+    assert read_limits(text) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "`` is no limit"),
+        ("ttft", "`ttft` is no limit"),
+        ("ttft:500", "`ttft:500` is no limit"),
+        ("ttft:-5ms", "`ttft:-5ms` is no limit"),
+        ("ttft:1e9ms", "`ttft:1e9ms` is no limit"),
+        ("ttft:5ms tpot:5ms", "`ttft:5ms tpot:5ms` is no limit"),
+        ("ttft:5ms,", "`` is no limit"),
+        ("itl:5ms", "unknown limit `itl`"),
+        ("TTFT:5ms", "unknown limit `TTFT`"),
+        ("ttft:5h", "unknown unit `h` in `ttft:5h`"),
+        ("ttft:0ms", "limit `ttft:0ms` lets nothing or everything pass"),
+        (f"e2e:{'9' * 400}s", f"limit `e2e:{'9' * 400}s` lets nothing or everything pass"),
+        ("ttft:5ms,ttft:6ms", "limit `ttft` stands twice in `ttft:5ms,ttft:6ms`"),
+    ],
+)
+def test_what_is_no_limit_is_refused_with_a_hint(text: str, message: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_limits(text)
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+WHOLE = {"stream": False, "ttft_ms": None, "tpot_ms": None}
+UNTIMED = {"ttft_ms": None, "tpot_ms": None}
+"""A whole body where a stream was asked for: its first token came with the last, and it does not escape the limit."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "limits", "expected"),
+    [
+        ({}, LIMITS, True),
+        # a limit itself is still good
+        ({"ttft_ms": 500.0, "tpot_ms": 50.0, "e2e_ms": 10_000.0}, LIMITS, True),
+        ({"ttft_ms": 501.0}, LIMITS, False),
+        ({"tpot_ms": 50.1}, LIMITS, False),
+        ({"e2e_ms": 10_001.0}, LIMITS, False),
+        ({"ttft_ms": 501.0, "tpot_ms": 50.1, "e2e_ms": 10_001.0}, GoodputLimits(), True),
+        ({"ok": False, "error_kind": "cut"}, GoodputLimits(), False),
+        (WHOLE, LIMITS, True),
+        (WHOLE | {"e2e_ms": 10_001.0}, LIMITS, False),
+        ({"tpot_ms": None}, LIMITS, True),  # one token
+        (UNTIMED | {"e2e_ms": 500.0}, LIMITS, True),
+        (UNTIMED | {"e2e_ms": 600.0}, LIMITS, False),
+        # a stream without any token is late for all but what it has no way to have
+        (UNTIMED | {"e2e_ms": None}, GoodputLimits(ttft_ms=500.0), False),
+        (UNTIMED | {"e2e_ms": None}, GoodputLimits(e2e_ms=500.0), False),
+        (UNTIMED | {"e2e_ms": None}, GoodputLimits(tpot_ms=50.0), True),
+    ],
+)
+def test_a_request_is_good_within_every_limit(
+    facts: dict[str, Any], limits: GoodputLimits, expected: bool
+) -> None:
+    one = answered(9_000.0, **{"ttft_ms": 400.0, "tpot_ms": 40.0, **facts})
+    assert is_good(one, limits) is expected
+
+
+# the levels of a sweep
+
+
+def at_level(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> RequestRecord:
+    return answered(took_ms, slot, concurrency=concurrency, **more)
+
+
+def test_each_level_has_its_figures_the_lowest_first() -> None:
+    shots = [
+        at_level(0, 8, 4000.0),
+        at_level(1, 8, 4000.0),
+        at_level(0, 2, 1000.0),
+        at_level(1, 2, 1000.0, ok=False, error_kind="cut"),
+        at_level(0, None, 9000.0),
+        at_level(0, 1, 9000.0, kind="warmup"),
+    ]
+    low, high = level_figures(shots, GoodputLimits(e2e_ms=2000.0))
+    # level 2: 1 answer in 1 s, 1 of 2 good; level 8: 2 answers in 4 s, none good
+    assert (low.concurrency, low.requests, low.ok, low.rps, low.good_share) == (2, 2, 1, 1.0, 0.5)
+    assert (high.concurrency, high.requests, high.ok, high.rps) == (8, 2, 2, 0.5)
+    assert high.good_share == 0.0
+
+
+def test_a_levels_figures_are_its_summarys() -> None:
+    facts = {"ttft_ms": 100.0, "tpot_ms": 10.0, "output_tokens": 50}
+    (found,) = level_figures([at_level(slot, 4, 2000.0, **facts) for slot in range(4)])
+    assert (found.rps, found.output_tokens_per_s, found.good_share) == (2.0, 100.0, None)
+    assert found.ttft_p50_ms == about(100.0)
+    assert found.e2e_p50_ms == about(2000.0)
+    assert found.e2e_p95_ms == about(2000.0)
+    assert found.tpot_p50_ms == about(10.0)
+
+
+@pytest.mark.parametrize(
+    ("shares", "best"),
+    [
+        ({8: 1.0, 16: 0.95, 32: 0.94}, 16),
+        ({32: 0.5, 8: 1.0, 16: 1.0}, 16),  # in any order
+        ({8: 1.0, 16: 0.5, 32: 1.0}, 8),  # a level above a failed one does not count
+        ({8: 0.9, 16: 1.0}, None),
+        ({8: None, 16: None}, None),  # without limits
+        ({}, None),
+    ],
+)
+def test_the_best_level_is_the_largest_that_meets_the_limits(
+    shares: dict[int, float | None], best: int | None
+) -> None:
+    levels = [step(at, 1.0, 1000.0, good_share=share) for at, share in shares.items()]
+    assert best_level(levels) == best
+
+
+@pytest.mark.parametrize(
+    ("levels", "at"),
+    [
+        # from 8 on: 10.0 -> 10.4 and 10.5 (+5 %), 800 -> 3,050 ms
+        (
+            [
+                (1, 1.9, 520),
+                (2, 3.7, 540),
+                (4, 7.0, 570),
+                (8, 10, 800),
+                (16, 10.4, 1540),
+                (32, 10.5, 3050),
+            ],
+            8,
+        ),
+        ([(16, 10.2, 1560), (4, 6.0, 660), (8, 10.0, 800)], 8),  # in any order
+        ([(8, 10.0, 800), (16, 10.9, 1470)], 8),  # two levels are enough
+        (
+            [(8, 10.0, 800), (16, 11.0, 1450)],
+            None,
+        ),  # +10 %: still a gain, and above 16 nobody looked
+        ([(8, 10.0, 800), (16, 6.0, 2600)], 8),  # throughput that falls is past the knee, too
+        # 8 and 9 at once lie too close together: +12 % is what a closed loop must show
+        ([(8, 10.0, 800), (9, 10.1, 896)], None),
+        ([(8, 10.0, 800), (12, 10.0, 1200)], 8),
+        ([(8, 10.0, 800), (10, 10.1, 990), (12, 10.0, 1200), (14, 10.1, 1390)], 8),
+        # one slow level in the middle is none
+        ([(4, 6.0, 660), (8, 4.0, 2000), (16, 12.0, 1330), (32, 24.0, 1340)], None),
+        ([(4, 10.0, 400), (8, 10.0, 800), (16, 10.0, 1600)], 4),  # of equal levels the lowest
+        # a level without an answer, or with answers of unknown length, is no sign of saturation
+        ([(8, 10.0, 800), (16, 0.0, None)], None),
+        ([(4, 10.0, 400), (16, 0.0, None), (32, 10.0, 3200)], 4),
+        ([(16, 0.0, None), (32, None, None)], None),
+        ([(8, 10.0, None), (16, 10.0, 1600)], None),
+        ([(8, 10.0, 800)], None),
+        ([], None),
+    ],
+)
+def test_the_knee_is_where_throughput_ends_and_waiting_begins(
+    levels: list[tuple[int, float | None, float | None]], at: int | None
+) -> None:
+    assert knee([step(*level) for level in levels]) == at

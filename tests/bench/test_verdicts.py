@@ -1,6 +1,7 @@
 """All rules together: honest hosts are clean, causes do not spill over, and what cannot be known is said."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -283,61 +284,59 @@ def test_an_honest_host_is_clean_beside_an_honest_peer(
     assert found in ({}, {"truncated_output": "medium"})
 
 
-amounts = st.none() | st.floats(0, 1e6)
-few = st.integers(0, 6)
-
-
-@st.composite
-def any_shot(draw: st.DrawFn) -> RequestRecord:
+def any_shot(dice: Random) -> RequestRecord:
     """A shot with any field unknown that may be, and with figures that contradict each other."""
+
+    def amount() -> float | None:
+        return dice.choice([None, 0.0, dice.uniform(0, 10), dice.uniform(0, 1e6)])
+
+    def count(most: int) -> int | None:
+        return dice.choice([None, 0, dice.randint(0, most), dice.randint(0, most)])
+
     return RequestRecord(
         run="r",
         name="alice",
         url="http://h:1",
-        slot=draw(few),
-        kind=draw(st.sampled_from(["unique", "twin", "repeat", "warmup"])),
-        pair=draw(st.none() | few),
-        prompt=draw(st.sampled_from("ab")),
-        concurrency=draw(st.sampled_from([None, 8])),
-        stream=draw(st.booleans()),
-        max_tokens=draw(st.sampled_from([1, 256])),
-        ignore_eos=draw(st.sampled_from([None, True])),
-        planned_at=AT + draw(st.floats(0, 10 * WAVE_S)),
-        sent_at=draw(st.none() | st.just(AT)),
-        send_lag_ms=draw(amounts),
-        took_ms=draw(amounts),
-        ok=draw(st.booleans()),
-        error_kind=draw(st.sampled_from([None, "cut", "timeout"])),
-        ttft_ms=draw(amounts),
-        e2e_ms=draw(amounts),
-        prompt_tokens=draw(st.none() | few),
-        output_tokens=draw(st.none() | st.integers(0, 300)),
-        output_tokens_estimated=draw(st.booleans()),
-        token_chunks=draw(st.none() | st.integers(0, 300)),
-        text_chars=draw(st.none() | st.integers(0, 300)),
-        text_hash=draw(st.sampled_from([None, "x", "y"])),
-        finish_reason=draw(st.sampled_from([None, "stop", "length"])),
-        model=draw(st.sampled_from([None, "", "Qwen3-8B", "a/b:c"])),
-        answer_id=draw(st.sampled_from([None, "", "i", "j"])),
-        cache_status=draw(st.none() | st.text(max_size=6)),
+        slot=dice.randint(0, 6),
+        kind=dice.choice(["unique", "twin", "repeat", "warmup"]),
+        pair=count(6),
+        prompt=dice.choice("ab"),
+        concurrency=dice.choice([None, 8]),
+        stream=dice.random() < 0.5,
+        max_tokens=dice.choice([1, 256]),
+        ignore_eos=dice.choice([None, True]),
+        planned_at=AT + dice.uniform(0, 10 * WAVE_S),
+        sent_at=dice.choice([None, AT]),
+        send_lag_ms=amount(),
+        took_ms=amount(),
+        ok=dice.random() < 0.5,
+        error_kind=dice.choice([None, "cut", "timeout"]),
+        ttft_ms=amount(),
+        e2e_ms=amount(),
+        prompt_tokens=count(6),
+        output_tokens=count(300),
+        output_tokens_estimated=dice.random() < 0.5,
+        token_chunks=count(300),
+        text_chars=count(300),
+        text_hash=dice.choice([None, "x", "y"]),
+        finish_reason=dice.choice([None, "stop", "length"]),
+        model=dice.choice([None, "", "Qwen3-8B", "a/b:c"]),
+        answer_id=dice.choice([None, "", "i", "j"]),
+        cache_status=dice.choice([None, "", "HIT", "x;hit", ";=,", "\N{SNOWMAN}"]),
     )
 
 
-@st.composite
-def any_ledger(draw: st.DrawFn) -> Ledger:
+def test_no_facts_raise_and_every_code_stands_once() -> None:
     names = (
         "requests generation_tokens finished_length finished_stop asked_tokens asked_requests"
         " preemptions queue_mean_ms running_before waiting_max rtt_ms"
     ).split()
-    return replace(EMPTY, **{name: draw(amounts) for name in names})
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(any_shot(), max_size=20), any_ledger(), st.lists(any_shot(), max_size=10))
-def test_no_facts_raise_and_every_code_stands_once(
-    shots: list[RequestRecord], ledger_: Ledger, others: list[RequestRecord]
-) -> None:
-    found = told(shots, ledger_, peers={"bob": others})
-    assert found
-    assert all(verdict.evidence and "\n" not in verdict.evidence for verdict in found.values())
-    assert ("clean" in found) <= (set(found) <= {"clean", "not_judged"})
+    # dice, as Hypothesis took seconds of CPU to make up 40 cases of 30 shots with 28 fields
+    for seed in range(300):
+        dice = Random(seed)
+        shots, others = ([any_shot(dice) for _ in range(dice.randint(0, n))] for n in (20, 10))
+        moved = {name: dice.choice([None, 0.0, dice.uniform(0, 1e6)]) for name in names}
+        found = told(shots, replace(EMPTY, **moved), peers={"bob": others})
+        assert found, seed
+        assert all(each.evidence and "\n" not in each.evidence for each in found.values()), seed
+        assert ("clean" in found) <= (set(found) <= {"clean", "not_judged"}), seed

@@ -50,7 +50,7 @@ from toolkit.capture.live import (  # noqa: E402
     open_live,
 )
 from toolkit.capture.packets import Frames  # noqa: E402
-from toolkit.capture.records import HttpRequest, Losses  # noqa: E402
+from toolkit.capture.records import CaptureFilter, HttpRequest, Losses  # noqa: E402
 from toolkit.capture.tcp import Streams  # noqa: E402
 from toolkit.capture.tcpdump import open_tcpdump  # noqa: E402
 
@@ -170,10 +170,9 @@ def read(
 ) -> Reading:
     """Follow the traffic until the clients have ended and nothing comes any more."""
     seen = Reading()
-    streams = Streams(seen.take, ports=[port], follow_answers=follow, losses=seen.losses)
-    frames = Frames(
-        engine.link_type, streams.segment, ports=[port], follow_answers=follow, losses=seen.losses
-    )
+    watch = CaptureFilter(ports=[port], follow_answers=follow)
+    streams = Streams(seen.take, watch, seen.losses)
+    frames = Frames(engine.link_type, streams.segment, watch, seen.losses)
     began, cpu = time.monotonic(), time.process_time()
     while child.poll() is None:
         engine.pump(frames.frame, 0.1)
@@ -259,10 +258,9 @@ def turn(traffic: Traffic, engine: LiveCapture | None, seconds: float) -> Turn:
     frame: Callable[[float, bytes, int], None] | None = None
     if engine is not None:
         seen, ports = Reading(), [traffic.port]
-        streams = Streams(seen.take, ports=ports, losses=seen.losses)
-        frame = Frames(
-            engine.link_type, streams.segment, ports=ports, follow_answers=False, losses=seen.losses
-        ).frame
+        watch = CaptureFilter(ports=ports)
+        streams = Streams(seen.take, watch, seen.losses)
+        frame = Frames(engine.link_type, streams.segment, watch, seen.losses).frame
     answered, cpu_s, began = traffic.answered(), traffic.cpu_s(), time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         if engine is None or frame is None:

@@ -13,8 +13,8 @@ from capture_traffic import PORT, Digest
 
 def ours(path: str, digest: Digest) -> None:
     """File -> frames -> streams -> HTTP, as `toolkit capture FILE` does before it reads the bodies' JSON."""
-    from toolkit.capture.files import replay
-    from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
+    from toolkit.capture.files import Replayed, replay
+    from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
     from toolkit.capture.tcp import Streams
 
     def take(request: HttpRequest) -> None:
@@ -22,20 +22,21 @@ def ours(path: str, digest: Digest) -> None:
             digest.add(request.body)
 
     losses = Losses()
-    streams = Streams(take, ports=(PORT,), limits=MemoryBounds(), losses=losses)
-    replay(path, streams.segment, ports=(PORT,), follow_answers=False, losses=losses)
+    watch = CaptureFilter(ports=(PORT,))
+    streams = Streams(take, watch, losses)
+    replay(path, streams.segment, watch, losses, Replayed())
     streams.close()
 
 
 def frames(path: str, digest: Digest) -> None:
     """File -> segments on the port: the part before streams and HTTP."""
-    from toolkit.capture.files import replay
-    from toolkit.capture.records import Losses
+    from toolkit.capture.files import Replayed, replay
+    from toolkit.capture.records import CaptureFilter, Losses
 
     def take(*_: object) -> None:
         digest.bodies += 1
 
-    replay(path, take, ports=(PORT,), follow_answers=False, losses=Losses())
+    replay(path, take, CaptureFilter(ports=(PORT,)), Losses(), Replayed())
 
 
 def scapy_session(path: str, digest: Digest) -> None:

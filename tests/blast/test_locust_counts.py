@@ -1,5 +1,7 @@
 """Locust processes against simulated servers: what was stored is what the servers counted, request for request."""
 
+import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from contract.harness.programs import until
 from support import sim_fleet
+from support.chat import CHAT
 from support.locusts import (
     BEGUN,
     CAST,
@@ -28,6 +31,7 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
+from support.raw_server import http, recorded, serving
 from support.served import free_port
 
 from toolkit.store import Store
@@ -156,20 +160,47 @@ def test_forked_workers_store_what_the_servers_counted_and_an_interrupt_loses_no
     assert {max(s.users or 0 for s in seconds if s.worker == one) for one in workers} == {4}
 
 
-def test_a_key_is_sent_and_kept_nowhere(tmp_path: Path) -> None:
+def test_a_key_is_sent_and_kept_nowhere_though_a_host_repeats_it(tmp_path: Path) -> None:
     setup = ("awq", {"time_scale": 0.1, "api_key": KEY})
-    with sim_fleet.running({"locked": setup, "refusing": setup}) as hosts:
+
+    async def tell(writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(0.02)
+        sent = teller.requests[-1][2]["authorization"]
+        body = json.dumps({"error": {"message": f"bad header: {sent}"}})
+        writer.write(http(body, "401 Unauthorized", x_cache=sent))
+        return True
+
+    pages = {
+        "/v1/models": http(recorded("v1_models.json"), content_type="application/json"),
+        CHAT: tell,
+    }
+    with (
+        sim_fleet.running({"locked": setup, "refusing": setup}) as hosts,
+        serving(pages) as teller,
+    ):
         urls = urls_in(hosts)
-        lines = [f"{name} {url} api_key_env={name.upper()}_KEY\n" for name, url in urls.items()]
+        lines = [
+            f"{name} {url} api_key_env={name.upper()}_KEY\n"
+            for name, url in (urls | {"teller": teller.url}).items()
+        ]
         (tmp_path / HOSTS).write_text("".join(lines))
-        words = headless("-u", "4", "-t", "1s", "--max-tokens", "4", "--loglevel", "DEBUG")
+        words = headless("-u", "6", "-t", "1s", "--max-tokens", "4", "--loglevel", "DEBUG")
         # a wrong one is an error of a kind, and no better kept
-        said = run(tmp_path, words, LOCKED_KEY=KEY, REFUSING_KEY="wrong-" + KEY)
+        keys = {"LOCKED_KEY": KEY, "REFUSING_KEY": "wrong-" + KEY, "TELLER_KEY": KEY}
+        said = run(tmp_path, [*words, "--canaries", "100"], **keys)
         truth = counted_everywhere(urls)
-    assert stored(tmp_path) == truth
+    found = stored(tmp_path)
+    assert {name: found[name] for name in urls} == truth
     assert truth["locked"].requests > 5
     assert truth["refusing"].requests == 0
     assert errors(tmp_path)["refusing"]["http_401"] > 0
+    assert errors(tmp_path)["teller"]["http_401"] > 1
+    with Store.open_readonly(tmp_path / DATABASE) as store:
+        shots = store.shots(newest(tmp_path).id, name="teller")
+    # it came, and was made unreadable
+    assert [shot.error for shot in shots if shot.error] == ["bad header: Bearer ***"] * len(shots)
+    assert len(shots) > 0
+    assert "the first `http_401`: bad header: Bearer ***" in said
     assert KEY not in said
     files = b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
     assert KEY.encode() not in files

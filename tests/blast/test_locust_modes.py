@@ -134,11 +134,12 @@ def test_an_open_loop_asks_every_host_at_the_same_rate_and_charges_a_slow_one(
     assert {kind for _, _, kind in of_kinds} == {"ranked"}, "no canary was wanted"
     sums = {name: each for (name, _, _), each in of_kinds.items()}
     assert sums["quick"].ok == truth["quick"].requests
-    assert sums["quick"].errors == 0
-    # 20 a second for 4 s, give or take the start and the end
-    assert 60 <= sums["quick"].ok <= 84
-    # the same number was planned for both, and each one counts as what became of it
-    assert 50 <= sums["slow"].ok + sums["slow"].errors <= 84
+    # on a busy machine the load generator itself may be late
+    assert set(errors(tmp_path).get("quick", {})) <= {"not_sent"}
+    # 20 a second for 4 s were planned for both, give or take the start and the end, and each one counts as what became of it
+    for name in ("quick", "slow"):
+        assert 50 <= sums[name].ok + sums[name].errors <= 84
+    assert sums["slow"].ok < sums["quick"].ok
     assert set(errors(tmp_path)["slow"]) <= {"not_sent", "timeout"}
     assert errors(tmp_path)["slow"]["not_sent"] > 5
     assert json.loads(newest(tmp_path).settings)["rate"] == 20

@@ -1,9 +1,72 @@
-"""An open loop's slots: absolute, dealt, and charged when nobody took them."""
+"""How many users a host has, and an open loop's slots: absolute, and charged when nobody took them."""
 
 import pytest
 
-from toolkit.blast.pacing import HostPace
+from toolkit.blast.pacing import HostPace, stage_at, users_for
 from toolkit.errors import ToolkitError
+from toolkit.profiles import Phase
+
+RAMP = Phase(name="ramp", length_s=60.0, users=(1, 31))
+HOLD = Phase(name="hold", length_s=120.0, users=(31, 31), spawn_rate=4.0)
+DOWN = Phase(name="down", length_s=10.0, users=(31, 0))
+ALL = (RAMP, HOLD, DOWN)
+
+
+# --- users ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("users", "hosts"), [(8, 4), (1, 1), (20, 20), (400, 8)])
+def test_a_multiple_of_the_hosts_stays_and_nothing_is_said(users: int, hosts: int) -> None:
+    assert users_for(users, hosts) == (users, None)
+
+
+def test_users_are_rounded_up_and_that_is_said() -> None:
+    assert users_for(10, 4) == (12, "10 users were rounded up to 12: 3 for each of 4 hosts")
+    assert users_for(1, 19)[0] == 19
+
+
+@pytest.mark.parametrize(("users", "hosts"), [(0, 3), (-1, 3), (3, 0)])
+def test_no_users_and_no_hosts_are_refused(users: int, hosts: int) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        users_for(users, hosts)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("t_s", "name", "users"),
+    [
+        (0.0, "ramp", 1),
+        (1.0, "ramp", 2),  # 1 + 30 x 1/60 = 1.5, and a half user is a whole one
+        (30.0, "ramp", 16),  # 1 + 30 x 30/60
+        (59.9, "ramp", 31),
+        (60.0, "hold", 31),
+        (179.99, "hold", 31),
+        (180.0, "down", 31),
+        (185.0, "down", 16),  # 31 x 0.5 = 15.5
+        (-1.0, "ramp", 1),  # a clock that was read a little early
+    ],
+)
+def test_a_moment_has_its_phase_and_its_users(t_s: float, name: str, users: int) -> None:
+    stage = stage_at(ALL, t_s)
+    assert stage is not None
+    assert (stage.name, stage.users) == (name, users)
+
+
+def test_after_the_last_phase_it_is_over() -> None:
+    assert stage_at(ALL, 190.0) is None
+    assert stage_at((), 0.0) is None
+
+
+def test_users_start_as_fast_as_the_profile_says_else_fast_enough() -> None:
+    assert stage_at(ALL, 60.0) == ("hold", 31, 4.0)
+    level = Phase(name="a", length_s=5.0, users=(20, 20))
+    ramp = Phase(name="a", length_s=10.0, users=(0, 100))
+    slow = Phase(name="a", length_s=1000.0, users=(0, 1))
+    rates = [stage.spawn_rate for one in (level, ramp, slow) if (stage := stage_at((one,), 0.0))]
+    assert rates == [20.0, 20.0, 1.0]  # 20 within a second; twice 100/10; at least 1
+
+
+# --- an open loop ---------------------------------------------------------------------------------------
 
 
 def test_slots_are_a_rates_multiples_from_the_start_whoever_takes_them() -> None:
@@ -15,13 +78,6 @@ def test_slots_do_not_drift() -> None:
     pace = HostPace(3.0, start_s=0.0)
     times = [pace.claim() for _ in range(30_001)]
     assert times[30_000] == 10_000.0
-
-
-def test_workers_deal_the_slots_among_them_and_none_is_left_out() -> None:
-    paces = [HostPace(10.0, start_s=5.0, part=part, parts=3) for part in range(3)]
-    assert [paces[1].claim() for _ in range(3)] == [5.1, 5.4, 5.7]
-    times = [paces[0].claim() for _ in range(4)] + [paces[2].claim() for _ in range(3)]
-    assert sorted(round(10 * (time - 5.0)) for time in times) == [0, 2, 3, 5, 6, 8, 9]
 
 
 def test_what_nobody_took_in_time_is_given_up_once_and_told() -> None:
@@ -43,10 +99,10 @@ def test_a_slot_that_is_not_due_is_not_missed() -> None:
 
 @pytest.mark.parametrize(
     ("now_s", "first"),
-    [(0.0, 0.5), (0.5, 0.5), (0.6, 2.5), (2.5, 2.5), (2.51, 4.5)],
+    [(-1.0, 0.0), (0.0, 0.0), (0.1, 0.5), (0.5, 0.5), (0.51, 1.0)],
 )
 def test_after_a_rest_nothing_is_made_up_for(now_s: float, first: float) -> None:
-    pace = HostPace(2.0, start_s=0.0, part=1, parts=4)  # 0.5, 2.5, 4.5 ...
+    pace = HostPace(2.0, start_s=0.0)  # 0.0, 0.5, 1.0 ...
     pace.go_on_at(now_s)
     assert pace.claim() == first
 
@@ -63,9 +119,3 @@ def test_a_rate_that_nobody_can_send_is_refused(rate: float) -> None:
     with pytest.raises(ToolkitError, match="no blast can have a rate of") as caught:
         HostPace(rate, start_s=0.0)
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(("part", "parts"), [(1, 1), (-1, 2), (0, 0)])
-def test_a_part_that_is_none_is_a_mistake_of_the_caller(part: int, parts: int) -> None:
-    with pytest.raises(ValueError, match="there is no part"):
-        HostPace(1.0, start_s=0.0, part=part, parts=parts)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from toolkit.blast import recorder
-from toolkit.blast.recorder import BlastRecorder, Reporter, plain
-from toolkit.blast.tallying import Tallying
+from toolkit.blast.recorder import MOST_MESSAGES, BlastRecorder
+from toolkit.blast.tallying import Tallying, plain
 from toolkit.errors import ToolkitError
 from toolkit.records import ErrorCount, Event, LoaderSecond, RequestRecord, Tally
 
@@ -86,6 +86,12 @@ def message(**changes: Any) -> dict[str, Any]:
     return usual | changes
 
 
+def hear(record: BlastRecorder, way_s: float = 0.001, **changes: Any) -> None:
+    """A message that came so many seconds after it left, by two clocks."""
+    told = message(**changes)
+    record.hear(told, told["sent_at"] + way_s)
+
+
 def recording() -> tuple[BlastRecorder, Database, list[str]]:
     database, said = Database(), list[str]()
     return BlastRecorder(database.write, said.append), database, said
@@ -93,7 +99,7 @@ def recording() -> tuple[BlastRecorder, Database, list[str]]:
 
 def test_what_a_worker_says_is_stored_as_it_was_in_one_go() -> None:
     record, database, _ = recording()
-    record.hear(message())
+    hear(record)
     start = Event(run=RUN, at=99.0, kind="start")
     record.add_event(start)
     assert record.write_out()
@@ -106,7 +112,7 @@ def test_every_field_survives_the_way() -> None:
         for each in fields(whole):
             assert getattr(whole, each.name) not in (None, 0, b"", ()), each.name
     record, database, _ = recording()
-    record.hear(message())
+    hear(record)
     record.write_out()
     assert database.stored(0) == [TALLY]
     assert database.stored(1) == [SECOND]
@@ -128,17 +134,52 @@ def test_a_message_holds_plain_values_only() -> None:
 
 def test_a_worker_whose_clock_is_off_has_its_seconds_moved() -> None:
     record, database, _ = recording()
-    record.hear(message(), shift_s=-3)
+    hear(record, way_s=-3.0)
     record.write_out()
     (tally,), (second,), (shot,), _ = database.batches[0]
     assert (tally.at_s, second.at_s) == (97, 97)
     assert (shot.planned_at, shot.sent_at) == (97.25, 97.5)
 
 
+@pytest.mark.parametrize(
+    ("ways_s", "shift_s"),
+    [
+        # within a second a clock stays as it is
+        ([0.002, 0.001], 0),
+        ([0.99], 0),
+        ([-0.99], 0),
+        # else it is shifted by whole seconds
+        ([1.2], 1),
+        ([3.2], 3),
+        ([-7.6], -8),
+        ([3600.1], 3600),
+        # one slow message is no offset, not even the first
+        ([0.001, 5.0, 9.0], 0),
+        ([5.0], 5),
+        ([5.0, 0.001], 0),
+        # a shift does not flap with the way
+        ([3.4, 3.6, 3.3, 3.7], 3),
+        ([3.4] * MOST_MESSAGES + [3.7] * MOST_MESSAGES, 3),
+        # a clock that was set meanwhile is followed
+        ([0.0] * 50 + [60.0] * MOST_MESSAGES, 60),
+        ([60.0] * 50 + [0.0], 0),
+    ],
+)
+def test_a_workers_clock_is_judged_by_its_quickest_messages(
+    ways_s: list[float], shift_s: int
+) -> None:
+    record, database, _ = recording()
+    hear(record, way_s=50.0, worker="other")  # whose clock is its own
+    for way_s in ways_s:
+        hear(record, way_s)
+    record.write_out()
+    assert database.stored(0)[-1].at_s == TALLY.at_s + shift_s
+
+
 def test_a_shot_that_never_left_has_no_moment_to_move() -> None:
     record, database, _ = recording()
     unsent = {**plain(SHOT), "sent_at": None}
-    record.hear(message(shots=[unsent]), shift_s=2)
+    hear(record, way_s=2.0, shots=[unsent])
     record.write_out()
     (shot,) = database.stored(2)
     assert (shot.planned_at, shot.sent_at) == (102.25, None)
@@ -153,9 +194,9 @@ def test_nothing_is_written_where_nothing_was_heard() -> None:
 def test_what_is_refused_is_kept_in_order_said_once_and_stored_later() -> None:
     record, database, said = recording()
     database.refuses = True
-    record.hear(message())
+    hear(record)
     assert not record.write_out()
-    record.hear(message(tallies=[plain(TALLY) | {"at_s": 101}], seconds=[], shots=[]))
+    hear(record, tallies=[plain(TALLY) | {"at_s": 101}], seconds=[], shots=[])
     assert not record.write_out()
     assert len(said) == 1
     assert said[0].startswith("`toolkit.db` is locked by another process; ")
@@ -176,11 +217,11 @@ def test_what_is_heard_during_a_write_waits_for_the_next() -> None:
 
     def write(*batch: Sequence[Any]) -> None:
         if not batches:
-            record.hear(message(tallies=[plain(TALLY) | {"at_s": 101}]))
+            hear(record, tallies=[plain(TALLY) | {"at_s": 101}])
         batches.append([tally.at_s for tally in batch[0]])
 
     record = BlastRecorder(write, said.append)
-    record.hear(message())
+    hear(record)
     assert record.write_out()
     assert record.write_out()
     assert batches == [[100], [101]]
@@ -196,7 +237,7 @@ def test_another_fault_than_a_refusal_is_not_swallowed_and_costs_nothing() -> No
         stored.extend(batch[0])
 
     record = BlastRecorder(write, lambda _: None)
-    record.hear(message())
+    hear(record)
     with pytest.raises(TypeError):
         record.write_out()
     assert record.write_out()
@@ -211,7 +252,7 @@ def test_a_database_that_refuses_for_ever_does_not_fill_the_memory(
     record, database, said = recording()
     database.refuses = True
     for at_s in range(100, 105):
-        record.hear(message(tallies=[plain(TALLY) | {"at_s": at_s}]))
+        hear(record, tallies=[plain(TALLY) | {"at_s": at_s}])
         record.write_out()
     database.refuses = False
     record.write_out()
@@ -223,10 +264,9 @@ def test_a_database_that_refuses_for_ever_does_not_fill_the_memory(
     assert "the oldest 2 tallies were lost" in said[-1]
 
 
-def reporting() -> tuple[Reporter, Tallying, list[Any]]:
+def reporting() -> tuple[Tallying, list[Any]]:
     sent: list[Any] = []
-    tallying = Tallying(RUN, WORKER)
-    return Reporter(tallying, sent.append, run=RUN, worker=WORKER), tallying, sent
+    return Tallying(RUN, WORKER, sent.append), sent
 
 
 def count(tallying: Tallying, at: float) -> None:
@@ -234,13 +274,13 @@ def count(tallying: Tallying, at: float) -> None:
 
 
 def test_a_report_holds_the_seconds_that_are_over_each_once() -> None:
-    reporter, tallying, sent = reporting()
+    tallying, sent = reporting()
     count(tallying, 100.2)
     count(tallying, 101.0)
-    reporter.add_second(SECOND)
-    reporter.add_shot(SHOT)
-    reporter.report(101.05, before_s=101)
-    reporter.report(101.6, before_s=None, final=True)
+    tallying.add_second(SECOND)
+    tallying.add_shot(SHOT)
+    tallying.report(101.05, before_s=101)
+    tallying.report(101.6, before_s=None, final=True)
     first, last = sent
     assert [tally["at_s"] for tally in first["tallies"]] == [100]
     assert (first["sent_at"], first["final"], first["worker"], first["run"]) == (
@@ -256,8 +296,8 @@ def test_a_report_holds_the_seconds_that_are_over_each_once() -> None:
 
 def test_a_report_goes_out_though_nothing_was_asked() -> None:
     """A master that hears nothing takes a worker for dead."""
-    reporter, _, sent = reporting()
-    reporter.report(101.05, before_s=101)
+    tallying, sent = reporting()
+    tallying.report(101.05, before_s=101)
     assert len(sent) == 1
 
 
@@ -270,15 +310,14 @@ def test_what_could_not_be_sent_goes_with_the_next_report() -> None:
             raise OSError("the master is gone")
         sent.append(told)
 
-    tallying = Tallying(RUN, WORKER)
-    reporter = Reporter(tallying, send, run=RUN, worker=WORKER)
+    tallying = Tallying(RUN, WORKER, send)
     count(tallying, 100.2)
-    reporter.add_second(SECOND)
-    reporter.add_shot(SHOT)
+    tallying.add_second(SECOND)
+    tallying.add_shot(SHOT)
     with pytest.raises(OSError, match="gone"):
-        reporter.report(101.05, before_s=101)
+        tallying.report(101.05, before_s=101)
     count(tallying, 101.2)
-    reporter.report(102.05, before_s=102)
+    tallying.report(102.05, before_s=102)
     (told,) = sent
     assert [tally["at_s"] for tally in told["tallies"]] == [100, 101]
     assert (len(told["seconds"]), len(told["shots"])) == (1, 1)

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from importlib import resources
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.blast.script import HostScript, Order
+from toolkit.blast.script import CanarySampling, HostScript, Order, unique_at
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile, Prompt, read_profile
 
@@ -109,9 +110,8 @@ def test_another_seed_is_another_order() -> None:
 
 
 def test_what_the_user_says_goes_before_the_profile() -> None:
-    orders = taken(script(stream_share=1.0, max_tokens=9, temperature=0.0), 9)
+    orders = taken(script(stream_share=1.0, max_tokens=9), 9)
     assert all(order.stream and order.max_tokens == 9 for order in orders)
-    assert all(orjson.loads(order.body)["temperature"] == 0.0 for order in orders)
 
 
 def test_a_silent_profile_is_streamed_by_half_and_limited_to_256() -> None:
@@ -148,6 +148,28 @@ def test_bodies_beyond_the_bound_are_made_anew_and_are_the_same(
 
 
 # canaries
+
+
+def test_of_one_per_cent_every_two_hundredth_request_is_unique_after_two_early_ones() -> None:
+    # half of 1 % is 1 of 200: the third one completes the third stretch of 200, at place 599
+    places = [unique_at(number, Fraction(1, 100)) for number in range(5)]
+    assert places == [1, 4, 599, 799, 999]
+
+
+def test_without_a_share_there_is_none() -> None:
+    assert unique_at(0, Fraction(0)) is None
+
+
+@pytest.mark.parametrize(
+    "share", [Fraction(1, 1000), Fraction(1, 100), Fraction(3, 100), Fraction(1, 2), Fraction(1)]
+)
+def test_places_rise_and_never_pass_half_of_the_share_but_for_the_first_two(
+    share: Fraction,
+) -> None:
+    places = [unique_at(number, share) or 0 for number in range(200)]
+    assert places == sorted(set(places))
+    for number, place in enumerate(places):
+        assert number + 1 <= max(2, share / 2 * (place + 1))
 
 
 def test_one_per_cent_are_canaries_half_unique_half_their_exact_twins() -> None:
@@ -261,6 +283,24 @@ def test_canaries_never_pass_their_share_but_for_the_first_two_pairs(
         assert canaries <= max(4 if share else 0, share * sent)
 
 
+def test_after_the_first_few_one_pair_in_five_seconds_is_stored_whole() -> None:
+    keeping = CanarySampling(5.0)
+    # the first four however soon, the fourth at 100.3; then one 4.6 s later is too soon, and one 5 s later is not
+    moments = (100.0, 100.1, 100.2, 100.3, 100.4, 104.9, 105.3)
+    began = [keeping.begins(2 * number, at) for number, at in enumerate(moments)]
+    assert began == [True, True, True, True, False, False, True]
+    assert [keeping.completes(2 * number) for number in range(len(moments))] == began
+
+
+def test_a_twin_that_ends_after_later_pairs_began_is_stored_with_its_unique() -> None:
+    keeping = CanarySampling(5.0)
+    # a host that takes 20 s: the twin of slot 0 is on its way while three more uniques end
+    began = [keeping.begins(slot, at) for slot, at in ((0, 20.0), (2, 26.0), (4, 32.0), (6, 38.0))]
+    assert began == [True, True, True, True]
+    assert keeping.completes(0)
+    assert not keeping.completes(0), "a twin is stored once"
+
+
 # what a profile may say for a blast
 
 
@@ -324,10 +364,31 @@ def test_a_failed_step_ends_the_chain() -> None:
     assert caller.next().prompt == "plan"
 
 
-def test_an_empty_answer_is_an_answer() -> None:
-    caller = script(profile(prompt("plan", then=("<{answer}>",))), canary_share=0).caller(0)
-    caller.done(caller.next(), "")
-    assert text(caller.next()) == "<>"
+@pytest.mark.parametrize(
+    ("template", "answer", "expected"),
+    [
+        ("<{answer}>", "", "<>"),
+        (
+            "Fix {answer}, {answer}; {other} {}",
+            "A {answer} b",
+            "Fix A {answer} b, A {answer} b; {other} {}",
+        ),
+        ("<{answer}>", "x" * 5000, "<" + "x" * 2000 + ">"),
+        ("{answer}!", "a\ud83d", "a?!"),
+    ],
+)
+def test_a_step_holds_the_answer_before_it_and_the_firsts_system_message(
+    template: str, answer: str, expected: str
+) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    earlier = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"})
+    mine = profile(Prompt(name="plan", messages=(system, *earlier), then=(template,)))
+    caller = script(mine, canary_share=0).caller(0)
+    caller.done(caller.next(), answer)
+    assert orjson.loads(caller.next().body)["messages"] == [
+        system,
+        {"role": "user", "content": expected},
+    ]
 
 
 def test_canaries_come_beside_a_chain_and_begin_none() -> None:

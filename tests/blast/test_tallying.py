@@ -13,7 +13,7 @@ OTHER = ("bob", "http://b:1")
 
 
 def tallying() -> Tallying:
-    return Tallying("run", "w1")
+    return Tallying("run", "w1", lambda _: None)
 
 
 def add(tallies: Tallying, at: float = 100.0, host: tuple[str, str] = HOST, **more: Any) -> None:

@@ -64,15 +64,6 @@ def test_a_recorded_stream_tells_its_tokens_and_when_the_first_one_came(
     assert answer.last_at == len(segments) - 1
 
 
-@pytest.mark.parametrize("name", ["chat.json", "completions.body"])
-def test_a_whole_answer_cut_at_every_place_is_the_same(name: str) -> None:
-    wire = json_answer(recorded(name))
-    told = dict(WHOLE)[name]
-    for cut in range(1, len(wire)):
-        (answer,) = read([wire[:cut], wire[cut:]], "POST")
-        assert (tokens(answer), answer.last_at) == (told, 1.0)
-
-
 @pytest.mark.parametrize("name", ["chat_stream_nousage.body", "completions_stream.body"])
 def test_a_stream_cut_at_every_place_is_the_same(name: str) -> None:
     segments = streamed(recorded(name))
@@ -85,25 +76,6 @@ def test_a_stream_cut_at_every_place_is_the_same(name: str) -> None:
         assert tokens(answer) == told, cut
         assert answer.token_at == (0.0 if cut >= token_ends else 1.0), cut
         assert (answer.last_at, answer.complete) == (1.0, True)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_bytes_that_drip_are_the_same_answers(size: int) -> None:
-    wire = b"".join(
-        [
-            *streamed(recorded("chat_stream_nousage.body")),
-            json_answer(recorded("chat.json")),
-            b"HTTP/1.1 100 Continue\r\n\r\n",
-            *streamed(recorded("completions_stream.body")),
-        ]
-    )
-    answers = read([wire[at : at + size] for at in range(0, len(wire), size)], *["POST"] * 3)
-    assert [tokens(answer) for answer in answers] == [
-        (None, None, None, "length"),
-        (21, 16, None, "length"),
-        (4, 4, None, "length"),
-    ]
-    assert all(answer.complete for answer in answers)
 
 
 # --- framing -----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def reading() -> tuple[AnswerReader, list[HttpAnswer]]:
     return AnswerReader(told.append), told
 
 
-@pytest.mark.parametrize("most", [1, 2, 7, 50, 500, 100_000])
+@pytest.mark.parametrize("most", [1, 7, 500])
 def test_answers_cut_anywhere_are_all_found(most: int) -> None:
     for seed in range(ROUNDS):
         chance = random.Random(seed)
@@ -81,7 +81,7 @@ def test_answers_cut_anywhere_are_all_found(most: int) -> None:
 
 
 @pytest.mark.parametrize("is_size_known", [False, True])
-@pytest.mark.parametrize("most", [1, 10, 100, 1000])
+@pytest.mark.parametrize("most", [1, 100])
 def test_an_answer_that_lost_bytes_is_never_told_as_whole(most: int, is_size_known: bool) -> None:
     for seed in range(ROUNDS):
         chance = random.Random(seed)

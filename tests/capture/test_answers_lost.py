@@ -1,7 +1,5 @@
 """Answers of which bytes are missing: declared damaged, never made up, and the next ones are found again."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.answer_bytes import STREAM, chunk, events, json_answer, streamed, tokens
 from support.recordings import recorded
 
@@ -92,11 +90,6 @@ def test_whole_answers_in_a_hole_are_told_as_damaged_so_that_the_next_one_finds_
     assert reading.told[1] == reading.told[2] == HttpAnswer(damaged=True)
 
 
-def test_requests_sent_ahead_keep_their_answers_when_nothing_was_lost() -> None:
-    reading = Reading(1.0, 1.1, 1.2).data(2.0, CHAT + CHAT).data(3.0, CHAT)
-    assert [answer.damaged for answer in reading.told] == [False] * 3
-
-
 def test_a_hole_within_a_head_leaves_an_answer_without_a_status() -> None:
     reading = Reading(0.0).data(1.0, CHAT[:20]).gap(2.0, 10)
     reading.answers.asked("POST", 3.0)
@@ -173,36 +166,6 @@ def test_broken_chunks_damage_the_answer() -> None:
         assert (answer.damaged, answer.complete) == (True, False), broken
         reading.answers.asked("POST", 4.0)
         assert not reading.data(5.0, CHAT).told[1].damaged
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=50),
-            st.sampled_from(
-                [CHAT, CHAT[:100], STREAM, chunk(EVENTS[1]), b"0\r\n\r\n", b"\r\n", b"HTTP/1."]
-            ),
-            st.integers(0, 2000),
-            st.just("asked"),
-        ),
-        max_size=20,
-    )
-)
-def test_nothing_that_arrives_makes_it_raise_or_hold_more_than_it_may(
-    arrivals: list[object],
-) -> None:
-    reading = Reading()
-    for at, arrival in enumerate(arrivals):
-        if isinstance(arrival, bytes):
-            reading.data(float(at), arrival)
-        elif isinstance(arrival, int):
-            reading.gap(float(at), arrival or None)
-        else:
-            reading.answers.asked("POST", float(at))
-    reading.answers.end(99.0)
-    reading.data(100.0, CHAT)
-    assert all(answer.damaged or answer.status for answer in reading.told if answer.complete)
 
 
 def test_an_empty_line_before_an_answer_hides_it_from_nobody() -> None:

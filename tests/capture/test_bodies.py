@@ -58,12 +58,6 @@ def test_a_request_keeps_who_when_where_and_what() -> None:
     assert (seen.damaged, seen.problem, seen.status, seen.in_flight) == (False, None, None, None)
 
 
-def test_a_server_of_ipv6_stands_in_brackets() -> None:
-    seen = Bodies(client=name).seen(request(server=bytes(15) + b"\x01", client=bytes(16)))
-    assert seen.server == "[::1]:8000"
-    assert seen.client == "c" + "00" * 16
-
-
 def test_equal_bodies_are_read_once_and_share_what_they_ask(read: list[bytes]) -> None:
     bodies = Bodies(client=name)
     another = bytes(bytearray(CHAT))
@@ -112,20 +106,6 @@ def test_the_bodies_that_came_last_are_remembered(read: list[bytes]) -> None:
     assert len(read) == 12
 
 
-@pytest.mark.parametrize("store_prompts", [False, True])
-def test_memory_is_bounded_whatever_arrives(store_prompts: bool) -> None:
-    bodies = Bodies(client=name, store_prompts=store_prompts, remember_bytes=200_000)
-    for number in range(300):
-        bodies.seen(request(body(number, 37 * number)))
-        held = sum(map(len, (key[1] for key in bodies._known)))
-        assert held <= bodies._held <= 200_000
-    assert len(bodies._known) > 1
-    for number in range(300):
-        bodies.seen(request(b"{}", path=f"/{number}" + "x" * 1000))
-    # `/100` and 1,000 more characters of up to 4 bytes, and a body of 2 bytes; all before have gone
-    assert len(bodies._known) == 200_000 // (2048 + 2 + 4 * 1004) == 32
-
-
 def test_a_body_that_would_fill_the_memory_is_read_but_not_remembered(read: list[bytes]) -> None:
     bodies = Bodies(client=name, remember_bytes=100_000)
     bodies.seen(request())
@@ -135,13 +115,6 @@ def test_a_body_that_would_fill_the_memory_is_read_but_not_remembered(read: list
         assert seen.asked.prompt_chars == 50_004
     bodies.seen(request())
     assert len(read) == 3
-
-
-def test_without_a_body_nothing_is_asked() -> None:
-    for empty in (None, b""):
-        seen = Bodies(client=name).seen(request(empty, method="GET", path="/metrics"))
-        assert seen.asked is None
-        assert not seen.damaged
 
 
 def test_a_damaged_request_says_why_and_asks_nothing() -> None:

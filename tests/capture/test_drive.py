@@ -11,9 +11,10 @@ from contract.harness.packets import ETHERNET, Conversation, Frame, ok, pcap, po
 
 from toolkit.capture import drive
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.drive import CaptureFilter, FrameReader, Intake, Queue, follow_live, read_files
+from toolkit.capture.drive import FrameReader, Intake, Queue, follow_live, read_files
+from toolkit.capture.files import Replayed
 from toolkit.capture.lines import NumberedRequest
-from toolkit.capture.records import HttpRequest, Losses
+from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.errors import ToolkitError
 
@@ -83,7 +84,7 @@ def test_each_request_is_told_counted_and_handed_to_every_sink_in_order(tmp_path
     (tmp_path / "a.pcap").write_bytes(pcap(talk(["a", "b", "a"]).frames))
     one, other = Kept(), Kept()
     desk = intake(one, other)
-    read_files([str(tmp_path / "a.pcap")], desk, Losses(), WATCH)
+    read_files([str(tmp_path / "a.pcap")], desk, Losses(), WATCH, Replayed())
     assert [(each.new, each.unique_so_far) for each in one.arrived] == [
         (True, 1),
         (True, 2),
@@ -153,7 +154,13 @@ def test_a_connection_goes_on_in_the_next_file(tmp_path: Path) -> None:
     (tmp_path / "1.pcap").write_bytes(pcap(frames[:cut]))
     (tmp_path / "2.pcap").write_bytes(pcap(frames[cut:]))
     sink, losses = Kept(), Losses()
-    read_files([str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")], intake(sink), losses, WATCH)
+    read_files(
+        [str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")],
+        intake(sink),
+        losses,
+        WATCH,
+        Replayed(),
+    )
     assert sink.paths() == ["/0", "/1"]
     assert not any(one.seen.damaged for one in sink.arrived)
     assert losses.gaps == 0
@@ -164,7 +171,7 @@ def test_stop_is_obeyed_between_two_files(tmp_path: Path) -> None:
         (tmp_path / f"{number}.pcap").write_bytes(pcap(talk(["a"], sport=number).frames))
     sink = Kept()
     paths = [str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")]
-    read_files(paths, intake(sink), Losses(), WATCH, stop=lambda: True)
+    read_files(paths, intake(sink), Losses(), WATCH, Replayed(), stop=lambda: True)
     assert sink.paths() == []
 
 
@@ -172,8 +179,20 @@ def test_where_http_went_instead_is_told_of_all_files(tmp_path: Path) -> None:
     for port in (9000, 9001):
         (tmp_path / f"{port}.pcap").write_bytes(pcap(talk(["a"], dport=port).frames))
     paths = [str(tmp_path / "9000.pcap"), str(tmp_path / "9001.pcap")]
-    told = read_files(paths, intake(), Losses(), WATCH)
-    assert told.http_ports == (9000, 9001)
+    told = Replayed()
+    read_files(paths, intake(), Losses(), WATCH, told)
+    assert told.http_ports == [9000, 9001]
+
+
+def test_what_is_to_be_known_of_a_file_is_told_although_the_next_one_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "cut.pcap").write_bytes(pcap(talk(["a", "b"]).frames)[:-10])
+    (tmp_path / "bad.pcap").write_bytes(b"no capture")
+    told, sink = Replayed(), Kept()
+    paths = [str(tmp_path / "cut.pcap"), str(tmp_path / "bad.pcap")]
+    with pytest.raises(ToolkitError, match=r"bad\.pcap"):
+        read_files(paths, intake(sink), Losses(), WATCH, told)
+    assert sink.paths() == ["/0", "/1"]
+    assert [note.endswith("is cut off") for note in told.notes] == [True]
 
 
 # --- live -----------------------------------------------------------------------------------------

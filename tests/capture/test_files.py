@@ -74,7 +74,7 @@ def test_every_kind_is_told_by_its_content_and_read(
 ) -> None:
     caught = replayed(write(file))
     assert asked(caught.segments) == BODIES
-    assert (caught.losses.frames, caught.told.notes) == (len(TALK), ())
+    assert (caught.losses.frames, caught.told.notes) == (len(TALK), [])
 
 
 def test_a_file_longer_than_a_block_gives_all_of_its_frames(write: Callable[[bytes], Path]) -> None:
@@ -89,7 +89,7 @@ def test_a_file_longer_than_a_block_gives_all_of_its_frames(write: Callable[[byt
 def test_a_header_only_is_a_capture_of_nothing(write: Callable[[bytes], Path]) -> None:
     for file in (CAPTURE[:24], packets.pcapng([]), packets.section(), zipped(CAPTURE[:24])):
         caught = replayed(write(file))
-        assert (caught.losses, caught.told.notes) == (Losses(), ())
+        assert (caught.losses, caught.told.notes) == (Losses(), [])
 
 
 def test_gz_data_that_are_cut_are_read_to_there_and_told(write: Callable[[bytes], Path]) -> None:
@@ -105,12 +105,6 @@ def test_what_follows_gz_data_is_told_and_left(write: Callable[[bytes], Path]) -
     caught = replayed(write(zipped(CAPTURE) + b"and then some"))
     assert asked(caught.segments) == BODIES
     assert caught.told.notes[0].endswith("holds more after its gz data, which was not read")
-
-
-def test_packets_that_lack_a_fragment_at_the_end_are_told(write: Callable[[bytes], Path]) -> None:
-    parts = packets.ipv4_fragments(tcp(1, 8000, 1, bytes(3000)), 1400)
-    frames = [Frame(START, ethernet(part)) for part in parts[:-1]]
-    assert replayed(write(packets.pcap(frames))).losses.fragments == 1
 
 
 # --- pipes ------------------------------------------------------------------------------------------
@@ -140,7 +134,7 @@ def test_a_pipe_is_read_as_it_is_written_and_to_its_end(tmp_path: Path) -> None:
     caught = replayed(path, into=found, stop=look)
     writer.join()
     assert asked(caught.segments) == BODIES
-    assert caught.told.notes == ()
+    assert caught.told.notes == []
 
 
 def test_a_pipe_that_says_wait_is_waited_for(
@@ -189,7 +183,7 @@ def test_a_file_that_grows_is_followed_from_nothing_to_its_end(tmp_path: Path) -
     growing = Growing(tmp_path / "x.pcap", *parts, b"", b"")
     caught = replayed(growing.path, follow=True, stop=growing.stop)
     assert asked(caught.segments) == BODIES
-    assert caught.told.notes == ()
+    assert caught.told.notes == []
 
 
 def test_a_zipped_file_that_grows_is_followed_too(tmp_path: Path) -> None:
@@ -204,7 +198,7 @@ def test_a_file_stopped_in_the_middle_of_a_record_is_not_called_cut(tmp_path: Pa
     growing = Growing(tmp_path / "x.pcap", CAPTURE[:-10], b"", b"")
     caught = replayed(growing.path, follow=True, stop=growing.stop)
     assert asked(caught.segments) == BODIES
-    assert caught.told.notes == ()
+    assert caught.told.notes == []
 
 
 def test_a_file_stopped_before_it_has_begun_is_no_error(tmp_path: Path) -> None:
@@ -234,14 +228,6 @@ def test_a_followed_file_that_will_not_grow_ends_and_is_told(tmp_path: Path, hap
     assert asked(caught.segments) == BODIES
     assert asks < 100
     assert "was replaced or cut short while it was read" in caught.told.notes[0]
-
-
-def test_stopping_ends_a_long_file_within_a_block(write: Callable[[bytes], Path]) -> None:
-    record = packets.pcap([TALK[3]])[24:]
-    times = iter([False] * 4)
-    caught = replayed(write(CAPTURE[:24] + record * 20_000), stop=lambda: next(times, True))
-    assert 0 < len(caught.segments) < 3000
-    assert caught.told.notes == ()
 
 
 # --- what is no capture -----------------------------------------------------------------------------
@@ -311,14 +297,14 @@ def test_damaged_gz_data_are_told_with_what_came_before_handed_on(
 def test_requests_on_other_ports_are_told_the_busiest_first(write: Callable[[bytes], Path]) -> None:
     frames = talk(1, dport=9000) + talk(3, dport=8080)
     for file in (packets.pcap(frames), zipped(packets.pcapng(frames))):
-        assert replayed(write(file)).told.http_ports == (8080, 9000)
+        assert replayed(write(file)).told.http_ports == [8080, 9000]
 
 
 def test_other_ports_are_not_told_where_something_was_found(write: Callable[[bytes], Path]) -> None:
-    assert replayed(write(packets.pcap(talk(3, dport=9000) + talk(1)))).told.http_ports == ()
-    assert replayed(write(packets.pcap([]))).told.http_ports == ()
+    assert replayed(write(packets.pcap(talk(3, dport=9000) + talk(1)))).told.http_ports == []
+    assert replayed(write(packets.pcap([]))).told.http_ports == []
     # even if it takes several blocks to find it
-    assert replayed(write(packets.pcap(talk(900, dport=9000) + talk(1)))).told.http_ports == ()
+    assert replayed(write(packets.pcap(talk(900, dport=9000) + talk(1)))).told.http_ports == []
 
 
 # --- bounded, whatever comes ------------------------------------------------------------------------
@@ -393,15 +379,3 @@ def test_damage_of_any_kind_is_a_clear_error_or_less_to_read(
     assert all("x.pcap`" in message for message in told)
     # both must happen, or the damage is too small or too great to tell anything
     assert min(len(told), read) > 100
-
-
-def test_no_damage_makes_the_memory_grow(write: Callable[[bytes], Path]) -> None:
-    def read_some() -> None:
-        for number, file in enumerate(damaged_files()):
-            if number % 10 == 0:
-                try:
-                    replayed(write(file))
-                except ToolkitError:
-                    continue
-
-    assert peak_bytes(read_some) < 4_000_000

@@ -10,29 +10,6 @@ from toolkit.capture.records import MemoryBounds
 ONE = b'{"n": 1}'
 
 
-def test_ten_thousand_connections_at_once_are_kept_apart() -> None:
-    capture = Capture()
-    keys = [key(sport, client=client) for client in range(1, 11) for sport in range(30_000, 31_000)]
-    halves = [(post(b"%d" % number)[:40], post(b"%d" % number)[40:]) for number in range(10_000)]
-    for half in range(2):
-        for which, halved in zip(keys, halves, strict=True):
-            seq = 500 + 40 * half
-            if not half:
-                capture.streams.segment(1.0, which, 499, 0, SYN, b"")
-            capture.streams.segment(1.0, which, seq, 0, ACK, halved[half])
-    assert capture.bodies == [b"%d" % number for number in range(10_000)]
-
-
-def test_a_connection_that_never_completes_holds_up_no_other() -> None:
-    capture = opened()
-    capture.client(post(ONE)[:-1])
-    for sport in range(50_000, 50_100):
-        other = key(sport)
-        capture.streams.segment(200.0, other, 1, 0, SYN, b"")
-        capture.streams.segment(200.0, other, 2, 0, ACK, post(ONE))
-    assert len(capture.bodies) == 100
-
-
 def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
     capture = opened(limits=MemoryBounds(idle_s=60.0))
     capture.client(post(ONE)[:20])

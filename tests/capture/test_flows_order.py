@@ -1,8 +1,5 @@
 """Segments in any order, twice, overlapping and cut: the bytes that were sent, in order, or a hole that is told."""
 
-import random
-
-import pytest
 from support.streams import Capture, opened, post
 
 ONE, TWO = b'{"n": 1, "text": "first"}', b'{"n": 2}'
@@ -37,29 +34,6 @@ def test_a_request_is_the_same_wherever_the_late_half_begins() -> None:
         capture.send(capture.next + at, data[at:])
         capture.send(capture.next, data[:at])
         assert capture.bodies == [ONE, TWO], f"split at {at}"
-
-
-def test_single_bytes_make_the_same_request() -> None:
-    capture = opened()
-    capture.client(post(ONE) + post(TWO), size=1)
-    assert capture.bodies == [ONE, TWO]
-    length = len(post(ONE))
-    assert capture.requests[0].ts == 100.002
-    assert capture.requests[0].ts_last == pytest.approx(100.001 + length / 1000)
-    assert capture.requests[1].ts == pytest.approx(100.002 + length / 1000)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_any_order_of_segments_gives_what_was_sent(seed: int) -> None:
-    chance = random.Random(seed)
-    data = b"".join(post(b"%d" % number * 500) for number in range(10))
-    starts = list(range(0, len(data), 100))
-    chance.shuffle(starts)
-    capture = opened()
-    for start in starts:
-        capture.send(capture.next + start, data[start : start + 100])
-    assert capture.bodies == [b"%d" % number * 500 for number in range(10)]
-    assert capture.losses.gaps == 0
 
 
 def test_the_last_byte_of_a_request_is_the_one_that_closed_the_hole() -> None:
@@ -120,29 +94,6 @@ def test_a_lost_middle_is_waited_for_and_then_told() -> None:
     assert (capture.losses.gaps, capture.losses.gap_bytes) == (1, 1448)
 
 
-def test_the_next_segments_end_the_wait_without_a_call() -> None:
-    capture = opened()
-    capture.lose(10)
-    capture.client(post(ONE))
-    capture.now += 2.5
-    capture.client(post(TWO))
-    assert capture.bodies == [ONE, TWO]
-    assert capture.losses.gap_bytes == 10
-
-
-def test_two_holes_in_one_body_are_told_as_one_sum() -> None:
-    capture = opened()
-    data = post(b"x" * 5000)
-    capture.client(data[:1000])
-    capture.lose(500)
-    capture.client(data[1500:2000])
-    capture.lose(700)
-    capture.client(data[2700:] + post(TWO))
-    capture.wait(3)
-    assert capture.problems == ["1,200 bytes lost"]
-    assert capture.bodies == [TWO]
-
-
 def test_a_hole_up_to_a_bodys_last_byte_spares_the_next_request() -> None:
     capture = opened()
     data = post(b"x" * 3000)
@@ -193,30 +144,6 @@ def test_a_hole_in_the_head_of_a_pipelined_request_leaves_its_first_line_open() 
     assert capture.bodies == [ONE, TWO]
 
 
-def test_a_gap_is_forgotten_once_a_request_was_read() -> None:
-    capture = opened()
-    capture.lose(10)
-    capture.client(post(ONE))
-    capture.wait(3)
-    for _ in range(2):
-        capture.client(b"no request at all\r\n\r\n")
-    capture.client(post(TWO))
-    assert (capture.bodies, capture.problems, capture.losses.unparsed) == ([ONE, TWO], [], 1)
-
-
-def test_a_lost_head_leaves_a_request_that_is_damaged() -> None:
-    capture = opened()
-    capture.client(post(ONE))
-    data = post(b"y" * 3000)
-    capture.lose(1448)
-    capture.client(data[1448:], size=1448)
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert capture.bodies == [ONE, TWO]
-    assert capture.problems == ["1,448 bytes lost"]
-    assert capture.requests[1].method is None
-
-
 def test_a_hole_in_the_head_keeps_the_first_line_if_that_was_seen() -> None:
     capture = opened()
     data = post(ONE, path=b"/v1/completions")
@@ -228,17 +155,6 @@ def test_a_hole_in_the_head_keeps_the_first_line_if_that_was_seen() -> None:
     hurt, whole = capture.requests
     assert (hurt.damaged, hurt.method, hurt.path) == (True, "POST", "/v1/completions")
     assert whole.body == TWO
-
-
-def test_a_lost_tail_is_told_when_the_next_request_comes() -> None:
-    capture = opened()
-    data = post(b"z" * 2000)
-    capture.client(data[:1448])
-    capture.lose(len(data) - 1448)
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert capture.bodies == [TWO]
-    assert capture.problems == [f"{len(data) - 1448} bytes lost"]
 
 
 def test_a_request_lost_whole_is_a_gap_and_no_request() -> None:
@@ -261,54 +177,6 @@ def test_a_chunked_body_with_a_hole_is_damaged_and_the_next_request_whole() -> N
     assert (capture.bodies, capture.problems) == ([TWO], ["2 bytes lost"])
 
 
-def test_a_hole_is_never_filled_with_zeros() -> None:
-    capture = opened()
-    data = post(b"q" * 3000)
-    capture.client(data[:100])
-    capture.lose(1448)
-    capture.client(data[1548:])
-    capture.streams.close()
-    assert [request.body for request in capture.requests] == [None]
-
-
-@pytest.mark.parametrize("isn", [2**32 - 1, 2**32 - 2, 2**32 - 40, 2**32 - 100])
-def test_sequence_numbers_begin_anew_after_the_highest(isn: int) -> None:
-    data = post(ONE) + post(TWO)
-    capture = opened(isn=isn)
-    capture.send(capture.next + 60, data[60:])
-    capture.send(capture.next, data[:60])
-    assert capture.bodies == [ONE, TWO]
-
-
-def test_more_than_4_gib_on_one_connection_are_counted_on() -> None:
-    capture = opened(isn=2**32 - 5)
-    for _ in range(3):
-        capture.client(post(ONE))
-        capture.streams._flows[capture.key].client.next += 2**32
-    assert capture.bodies == [ONE] * 3
-
-
-def test_a_byte_sent_into_a_closed_window_is_sent_again_and_counts_once() -> None:
-    capture = opened()
-    data = post(ONE)
-    capture.client(data[:30])
-    for _ in range(3):
-        capture.send(capture.next, data[30:31])
-    capture.client(data[30:])
-    assert capture.bodies == [ONE]
-
-
-def test_a_cut_frame_is_a_hole_of_known_length() -> None:
-    capture = opened()
-    data = post(b"x" * 1300)
-    capture.send(capture.next, data[:200], missing=len(data) - 200)
-    capture.next += len(data)
-    capture.client(post(TWO))
-    assert capture.problems == [f"{len(data) - 200:,} bytes lost"]
-    assert capture.bodies == [TWO]
-    assert capture.losses.gap_bytes == len(data) - 200
-
-
 def test_a_cut_frame_that_comes_early_is_a_hole_in_its_place() -> None:
     capture = opened()
     data = post(b"x" * 100)
@@ -318,23 +186,6 @@ def test_a_cut_frame_that_comes_early_is_a_hole_in_its_place() -> None:
     capture.client(post(TWO))
     assert capture.problems == [f"{len(data) - 70} bytes lost"]
     assert capture.bodies == [TWO]
-
-
-def test_a_capture_that_begins_with_the_second_segment_waits_for_the_first() -> None:
-    capture = Capture()
-    data = post(b"x" * 2000)
-    capture.send(2449, data[1448:])
-    capture.send(1001, data[:1448])
-    assert capture.bodies == [b"x" * 2000]
-
-
-def test_a_capture_that_begins_inside_a_long_body_tells_it_once() -> None:
-    capture = Capture()
-    for _ in range(50):
-        capture.client(b"y" * 1448)
-        capture.wait(0.1)
-    capture.client(post(ONE))
-    assert (capture.bodies, capture.problems, capture.losses.unparsed) == ([ONE], [], 1)
 
 
 def test_a_syn_that_data_overtook_begins_no_second_connection() -> None:

@@ -10,8 +10,6 @@ from contract.harness.packets import (
     ACK,
     ETHERNET,
     FIN,
-    IPV6_ONLY,
-    RAW,
     RST,
     SLL,
     SLL2,
@@ -32,7 +30,6 @@ from contract.harness.packets import (
 from support.segments import Segment, segments_of
 
 from toolkit.capture.records import Losses, MemoryBounds
-from toolkit.errors import ToolkitError
 
 PAYLOAD = b"POST / HTTP/1.1\r\n"
 SEGMENT = tcp(40000, 8000, 1000, PAYLOAD, ack=9000, flags=ACK)
@@ -310,22 +307,3 @@ def test_noise_is_no_segment(follow_answers: bool) -> None:
     caught = segments_of((Frame(START, frame) for frame in noise), follow_answers=follow_answers)
     assert caught.segments == []
     assert caught.losses == Losses(frames=len(noise))
-
-
-def test_an_answer_is_noise_where_answers_are_not_followed() -> None:
-    for packet in (ipv4, ipv6):
-        answer = Frame(START, ethernet(packet(tcp(8000, 40000, 1, b"HTTP/1.1 200 OK"))))
-        assert segments_of([answer]).losses == Losses(frames=1)
-        assert segments_of([answer], follow_answers=True).payloads == [b"HTTP/1.1 200 OK"]
-
-
-def test_a_link_that_is_not_read_is_refused_at_once() -> None:
-    with pytest.raises(ToolkitError, match=r"USBPCAP \(249\)"):
-        segments_of([], link=249)
-
-
-def test_a_frame_of_ipv6_in_a_link_for_it_needs_no_ethertype() -> None:
-    talk = Conversation(link=IPV6_ONLY, client="fd00::1", server="fd00::2")
-    talk.client(b"ask")
-    assert segments_of(talk.frames, IPV6_ONLY).payloads == [b"ask"]
-    assert segments_of(talk.frames, RAW).payloads == [b"ask"]

@@ -151,7 +151,7 @@ def test_each_tls_connection_counts() -> None:
 
 
 def test_a_body_that_looks_like_tls_behind_a_hole_silences_nothing() -> None:
-    capture = sent(post(b"x" * 100), CHUNKED + b"1000\r\n")
+    capture = sent(post(b"x" * 100), CHUNKED + b"10\r\n")
     capture.lose(100)
     capture.client(RECORD)
     capture.wait(3)
@@ -164,12 +164,3 @@ def test_a_request_of_the_middle_of_a_body_is_not_read_without_its_whole_first_l
     capture = sent(b"POST /v1/x HTTP/1.", b"1 is how it begins", post(ONE), opened=False)
     capture.wait(3)
     assert (capture.bodies, capture.problems) == ([ONE], [])
-
-
-def test_an_error_of_ours_is_not_taken_for_one_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr("toolkit.capture.http._Message.request", broken)
-    with pytest.raises(Exception, match="callback"):
-        sent(post(ONE))

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from toolkit.capture.lines import KEYS, MORE_KEYS, NumberedRequest, line
+from toolkit.capture.lines import NumberedRequest, line
 from toolkit.records import Asked, Seen
 
 PROMISED = (
@@ -35,8 +35,7 @@ def told(arrived: NumberedRequest, *, with_body: bool = False) -> dict:
 
 def test_the_promised_keys_come_first_and_in_their_order() -> None:
     found = told(NumberedRequest(SEEN, new=True, unique_so_far=3))
-    assert list(found)[:15] == PROMISED == KEYS
-    assert list(found) == KEYS + MORE_KEYS
+    assert list(found)[:15] == PROMISED
     assert found["ts"] == 1_700_000_000.123456
     assert (found["client"], found["path"], found["model"]) == ("c0ffee", "/v1/x", "tiny")
     assert (found["stream"], found["max_tokens"], found["temperature"]) == (True, 64, 0.7)

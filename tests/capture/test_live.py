@@ -1,6 +1,5 @@
 """toolkit.capture.live on this machine's lo; what the engines refuse, and how they end. Networks: test_live_namespaces.py."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.capture_child import capture_child, heard
-from support.live_traffic import ENGINES, MIB, bodies, capturing, request, send, serving
+from support.live_traffic import MIB, bodies, capturing, request, send, serving
 from support.net_namespaces import inside, ip, needs_capture, needs_namespaces, needs_tcpdump, pair
 
 from toolkit.capture.live import interfaces, open_live
@@ -37,30 +36,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 # --- what is refused ----------------------------------------------------------------------------------
 
 
-@engines
-def test_no_such_interface_names_those_there_are(engine: str) -> None:
-    with pytest.raises(ToolkitError) as refused:
-        ENGINES[engine]("eth77", ports=[8000], follow_answers=False, buffer_bytes=MIB)
-    assert refused.value.message == "no interface `eth77`"
-    assert "lo" in refused.value.hint
-    assert refused.value.hint.endswith("any")
-
-
-@engines
-@pytest.mark.parametrize("iface", ["lo", "any"])
-def test_no_rights_names_the_capability_and_both_ways_out(engine: str, iface: str) -> None:
-    with capture_child(engine, iface, 9000, without=("net_raw", "net_admin")) as child:
-        said = heard(child)
-    assert said["message"].startswith(f"no right to capture on `{iface}`")
-    assert "CAP_NET_RAW" in said["message"]
-    assert "CAP_NET_ADMIN" in said["message"]
-    pipe = f"sudo tcpdump -i {iface} -s 0 -U -w - 'tcp port 9000' | toolkit capture - --port 9000"
-    assert pipe in said["hint"]
-    program = "tcpdump" if engine == "tcpdump" else os.path.realpath(sys.executable)
-    assert "sudo setcap cap_net_raw,cap_net_admin+ep /" in said["hint"]
-    assert f"{program} (then whatever anybody runs with it has them" in said["hint"]
-
-
 @needs_capture
 def test_without_the_second_capability_the_buffer_is_as_large_as_the_system_allows() -> None:
     limit = int(Path("/proc/sys/net/core/rmem_max").read_text())
@@ -68,13 +43,6 @@ def test_without_the_second_capability_the_buffer_is_as_large_as_the_system_allo
         assert heard(child)["buffer_bytes"] == 2 * limit  # the kernel doubles what it grants
     with capture_child("scapy", "lo", buffer_bytes=1024 * MIB) as child:
         assert heard(child)["buffer_bytes"] == 1024 * MIB
-
-
-@needs_capture
-def test_the_buffer_asked_for_is_the_buffer_granted() -> None:
-    for engine in ("scapy",):
-        with capturing(engine, "lo", 8000, buffer_bytes=3 * MIB) as capture:
-            assert capture.engine.buffer_bytes == 3 * MIB
 
 
 # --- imports ------------------------------------------------------------------------------------------

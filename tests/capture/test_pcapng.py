@@ -44,13 +44,6 @@ def read(file: bytes | Sequence[bytes], size: int = 1 << 20) -> Reading:
 # --- sections, interfaces and clocks ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_both_byte_orders_are_read(order: Order) -> None:
-    reading = read(packets.pcapng([ASK, OTHER, ASK.at(START + 0.000001)], order=order))
-    assert [each.ts for each in reading.found] == [START, START + 0.000001]
-    assert (reading.losses.frames, reading.notes, reading.error) == (3, [], None)
-
-
 @pytest.mark.parametrize("size", [1, 3, 27, 28, 100, 1000])
 def test_blocks_of_any_size_give_the_same(size: int) -> None:
     talk = Conversation()
@@ -58,17 +51,6 @@ def test_blocks_of_any_size_give_the_same(size: int) -> None:
     talk.server(bytes(5000))
     file = packets.pcapng(talk.frames)
     assert read(file, size).found == read(file).found
-
-
-def test_each_section_has_its_own_byte_order_and_interfaces() -> None:
-    reading = read(
-        [
-            *(section("<"), interface(RAW), enhanced(RAW_ASK), enhanced(RAW_ASK)),
-            *(section(">"), interface(ETHERNET, order=">"), enhanced(ASK, order=">")),
-            *(section("<"), interface(RAW), interface(ETHERNET), enhanced(ASK, number=1)),
-        ]
-    )
-    assert reading.payloads == [b"raw ask", b"raw ask", b"ask", b"ask"]
 
 
 def test_a_section_forgets_the_interfaces_of_the_one_before() -> None:
@@ -89,19 +71,6 @@ def test_a_section_is_not_judged_by_the_links_of_the_one_before() -> None:
         ]
     )
     assert reading.payloads == [b"raw ask"] * 2 + [b"ask"] * 3
-
-
-def test_interfaces_of_different_links_are_read_side_by_side() -> None:
-    reading = read(
-        [
-            *(section(), interface(RAW), interface(ETHERNET), interface(RAW)),
-            *(enhanced(RAW_ASK), enhanced(ASK, number=1), enhanced(RAW_ASK, number=2)),
-            *(enhanced(OTHER, number=1), enhanced(ASK, number=1), interface(ETHERNET)),
-            *(enhanced(ASK, number=3), enhanced(RAW_ASK)),
-        ]
-    )
-    assert reading.payloads == [b"raw ask", b"ask", b"raw ask", b"ask", b"ask", b"raw ask"]
-    assert reading.losses.frames == 7
 
 
 @pytest.mark.parametrize(
@@ -251,11 +220,6 @@ def test_options_of_a_packet_are_no_part_of_it() -> None:
 
 
 # --- links that are not read ------------------------------------------------------------------------
-
-
-def test_a_file_of_nothing_that_is_read_is_refused_by_its_links_name() -> None:
-    reading = read([section(), interface(WIFI), enhanced(ASK)])
-    assert reading.error == "`x.pcapng`: frames of link type IEEE802_11 (105) are not read"
 
 
 def test_an_interface_that_is_not_read_is_told_beside_one_that_is() -> None:

@@ -16,13 +16,12 @@ from support.capture_child import capture_child, heard
 from support.live_traffic import THE_END, bodies, send, serving
 from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump, pair
 
-from toolkit.capture.live import OutgoingFrames, outgoing
+from toolkit.capture.live import OutgoingFrames
 
 engines = pytest.mark.parametrize(
     "engine",
     ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
 )
-PORTS = frozenset({8000})
 
 
 class Town(NamedTuple):
@@ -148,24 +147,6 @@ def test_a_containers_request_is_one_although_bridge_and_port_both_take_it_in(to
 
 
 # --- the parts ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("packet", "source", "is_request"),
-    [
-        (ipv4(tcp(40000, 8000, 1)), bytes([10, 0, 0, 1]), True),
-        (ipv4(tcp(8000, 40000, 1)), bytes([10, 0, 0, 1]), False),
-        (ipv4(tcp(40000, 8000, 1), options=b"\1" * 8), bytes([10, 0, 0, 1]), True),
-        (ipv6(tcp(40000, 8000, 1)), bytes([0xFD, *bytes(14), 1]), True),
-        (ipv6(tcp(8000, 40000, 1)), bytes([0xFD, *bytes(14), 1]), False),
-        (b"", b"", False),
-        (b"\x45\0", b"", False),
-    ],
-)
-def test_who_sent_a_packet_and_whether_it_asks(
-    packet: bytes, source: bytes, is_request: bool
-) -> None:
-    assert outgoing(packet, PORTS) == (source, is_request)
 
 
 def test_an_outgoing_packet_counts_if_its_sender_is_this_machine() -> None:

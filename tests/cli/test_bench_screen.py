@@ -11,10 +11,10 @@ from rich.console import Console
 from support.screens import on_a_terminal
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
-from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.health import Fitness, fitness
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
+from toolkit.bench.summary import GoodputLimits
 from toolkit.cli.bench.progress import BenchProgress
 from toolkit.cli.bench.table import page
 from toolkit.records import Host, RequestRecord

@@ -8,19 +8,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 from support import sim_fleet
 from support.screens import on_a_terminal
 
-from toolkit.blast import checks, limits
+from toolkit.blast import machine
 from toolkit.cli import main
 from toolkit.cli.blast.load import locustfile
-from toolkit.cli.blast.plan import plan_of
-from toolkit.cli.blast.verb import _check_machine
-from toolkit.records import Host, Run
+from toolkit.errors import ToolkitError
+from toolkit.records import Run
 from toolkit.store import Store
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "blast"]
@@ -150,22 +149,25 @@ def test_a_run_that_nobody_knows_cannot_go_on() -> None:
 
 
 def test_too_few_open_files_or_ports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "open_files_limit", lambda: limits.SPARE_FILES + 9)
+    monkeypatch.setattr(machine, "open_files_limit", lambda: machine.SPARE_FILES + 9)
     told = refused(NOBODY, "--non-neutral", "--users", "10")
     assert told.startswith("Error: 10 users need 266 open files in a process")
-    monkeypatch.setattr(checks, "open_files_limit", lambda: None)
-    monkeypatch.setattr(checks, "ports_for_one_host", lambda: 3)
+    monkeypatch.setattr(machine, "open_files_limit", lambda: None)
+    monkeypatch.setattr(machine, "ports_for_one_host", lambda: 3)
     told = refused(NOBODY, "--non-neutral", "--users", "10")
     assert told.startswith("Error: 10 users a host need as many ports, and this machine has 3")
 
 
-def test_a_full_disk_and_a_wrong_clock_are_warnings(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = plan_of([Host(name="a", url=NOBODY)])
-    monkeypatch.setattr(checks, "free_bytes", lambda _: 1_500_000)
-    _check_machine(plan, Path("toolkit.db"), newest_s=9e9)
-    disk, clock = capsys.readouterr().err.splitlines()
+def test_a_full_disk_and_a_wrong_clock_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open("data/toolkit.db") as store:
+        store.add_run(Run(id="b" * 12, verb="bench", started_at=9e9))
+    monkeypatch.setattr(machine, "free_bytes", lambda _: 1_500_000)
+    monkeypatch.setattr("toolkit.cli.blast.plan.hosts_file", lambda _: no_further())
+
+    def no_further() -> NoReturn:
+        raise ToolkitError("far enough")
+
+    disk, clock = refused(NOBODY, "--non-neutral").splitlines()[:2]
     # 2,100 B x 900 s
     assert disk.startswith(
         "Warning: the blast may write 1.89 MB to the database, where 1.5 MB are free"
@@ -235,10 +237,14 @@ def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(fleet: str) -> None:
 
 
 @pytest.mark.slow
-def test_hosts_come_from_standard_input_and_a_dead_one_is_a_row(fleet: str) -> None:
-    quick = fleet.splitlines()[0]
+def test_hosts_come_from_standard_input_a_dead_one_is_a_row_and_a_key_stands_nowhere(
+    fleet: str,
+) -> None:
+    quick, key = fleet.splitlines()[0], "hunter2-very-secret"
     words = ("--duration", "2s", "--users", "1", "--no-scout", "--non-neutral", "--canaries", "0")
-    done = blast("-", *words, stdin=f"{quick}\ngone {NOBODY}\n")
+    listed = f"{quick} api_key_env=LOCUST_KEY\ngone {NOBODY}\n"
+    elsewhere = {"LOCUST_HOST": "http://elsewhere.invalid"}
+    done = blast("-", *words, stdin=listed, LOCUST_KEY=key, **elsewhere)
     assert done.returncode == 0, done.stderr
     assert (
         "begins: 1 user on each of 2 hosts" in done.stderr
@@ -248,20 +254,15 @@ def test_hosts_come_from_standard_input_and_a_dead_one_is_a_row(fleet: str) -> N
     assert any("gone" in line for line in lines)
     assert rows("SELECT count(*) FROM sightings") == [(0,)]
     assert rows("SELECT DISTINCT kind FROM tallies") == [("ranked",)]
+    assert key not in done.stdout + done.stderr
+    files = [file.read_bytes() for file in Path().rglob("*") if file.is_file()]
+    assert not any(key.encode() in data for data in files)
 
 
 @pytest.mark.slow
-def test_all_hosts_dead_is_exit_1_with_a_whole_table() -> None:
-    done = blast(NOBODY, "--duration", "2s", "--users", "1", "--non-neutral", "--json")
-    assert done.returncode == 1, done.stderr
-    (told,) = map(json.loads, done.stdout.splitlines())
-    assert told["ok"] == 0
-    assert told["errors"] > 0
-    assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
-
-
-@pytest.mark.slow
-def test_hosts_may_be_called_as_the_words_that_make_the_load_and_its_phases() -> None:
+def test_hosts_called_as_the_words_that_make_the_load_and_all_dead_are_exit_1_with_a_whole_table() -> (
+    None
+):
     Path("p.toml").write_text(
         '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "3s"\nusers = 1\n'
     )
@@ -271,23 +272,12 @@ def test_hosts_may_be_called_as_the_words_that_make_the_load_and_its_phases() ->
     )
     done = blast("--profile", "p.toml", "--no-scout", "--non-neutral", "--json")
     assert "before its first request" not in done.stderr
-    assert {json.loads(line)["name"] for line in done.stdout.splitlines()} == set(names)
+    assert done.returncode == 1, done.stderr
+    assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["name"] for one in told} == set(names)
+    assert all(one["ok"] == 0 < one["errors"] for one in told)
     assert rows("SELECT text FROM events WHERE kind = 'phase'") == [("only",)]
-
-
-@pytest.mark.slow
-def test_a_key_is_sent_and_stands_nowhere(fleet: str) -> None:
-    key = "hunter2-very-secret"
-    quick = fleet.splitlines()[0]
-    Path("hosts.txt").write_text(f"{quick} api_key_env=LOCUST_KEY\n")
-    words = ("--duration", "2s", "--users", "1", "--non-neutral")
-    done = blast(*words, LOCUST_KEY=key, LOCUST_HOST="http://elsewhere.invalid")
-    assert done.returncode == 0, done.stderr
-    assert key not in done.stdout + done.stderr
-    found = [
-        file for file in Path().rglob("*") if file.is_file() and key.encode() in file.read_bytes()
-    ]
-    assert found == []
 
 
 @pytest.mark.slow

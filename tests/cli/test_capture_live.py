@@ -189,11 +189,13 @@ def without_the_right() -> None:
 
 
 def test_who_may_not_capture_is_told_the_capability_and_the_pipe(tmp_path: Path) -> None:
-    ran = capture("--no-store", cwd=tmp_path, preexec_fn=without_the_right)
+    words = ("--no-store", "--port", "9000")
+    ran = capture(*words, cwd=tmp_path, preexec_fn=without_the_right)
     assert ran.code == 1
     assert "CAP_NET_RAW" in ran.err
     assert "setcap" in ran.err
-    assert "tcpdump -i any -s 0 -U -w - 'tcp port 8000' | toolkit capture -" in ran.err
+    pipe = "tcpdump -i any -s 0 -U -w - 'tcp port 9000' | toolkit capture - --port 9000"
+    assert pipe in ran.err
     assert "Traceback" not in ran.err
 
 

@@ -1,6 +1,6 @@
 """Every verb that lists, as a terminal of 80 columns, a pipe, a pipe that closes and a machine without Unicode see it.
 
-One process for each, as only that has a terminal or a pipe of its own; what is listed is stored, so that none waits.
+All cases print to one terminal, and to one pipe, one after the other; what is listed is stored, so that none waits.
 """
 
 import fcntl
@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 TOOLKIT = [sys.executable, "-m", "toolkit.cli"]
 COLUMNS = 80
 WAIT_S = 60
-STACK = '[proxy]\nport = 8000\n[[engine]]\nname = "a"\nmodel = "Qwen/Qwen2.5-7B-Instruct"\nport = 8001\n'
 UNREACHED = "http://127.0.0.1:9"
 
 CASES = (
@@ -60,6 +59,23 @@ MAY_FAIL = ("scout", "preflight", "mark")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("eighty columns")]
 
 
+MARK = "=" * 9
+"""Stands between two cases, with the exit code of the first."""
+ONE_BY_ONE = f"""
+import json, sys
+from toolkit.cli import main
+for words in json.loads(sys.argv[1]):
+    code = 0
+    try:
+        main(words, prog_name="toolkit")
+    except SystemExit as end:
+        code = end.code
+    sys.stderr.flush()
+    print(flush=True)
+    print("{MARK}", code or 0, flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a blast and a capture in its database."""
@@ -73,7 +89,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(case: str, folder: Path) -> list[str]:
-    return [*TOOLKIT, *case.replace("RUN", (folder / "run").read_text()).split()]
+    return case.replace("RUN", (folder / "run").read_text()).split()
+
+
+def all_cases(folder: Path) -> list[str]:
+    lines = json.dumps([words(case, folder) for case in CASES])
+    return [sys.executable, "-c", ONE_BY_ONE, lines]
+
+
+def by_case(told: str) -> list[tuple[str, int, str]]:
+    """Each case, its exit code, and what it printed."""
+    parts = re.split(rf"{MARK} (\d+)\r?\n", told)
+    assert len(parts) == 2 * len(CASES) + 1, told[-2000:]
+    return [
+        (case, int(parts[2 * at + 1]), parts[2 * at].removesuffix("\n").removesuffix("\r"))
+        for at, case in enumerate(CASES)
+    ]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -81,64 +112,54 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in own} | more
 
 
-def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:
-    """All that a terminal of 80 columns receives, which does not tell its size by a variable."""
+def test_a_terminal_of_eighty_columns_breaks_no_line_and_gets_no_colour(folder: Path) -> None:
+    """One that does not tell its size by a variable."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, COLUMNS, 0, 0))
     environ = environment(NO_COLOR="1", TERM="xterm", LANG="C.UTF-8")
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environ
+        all_cases(folder), stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environ
     ) as process:
         os.close(theirs)
         told = received(ours)
-        code = process.wait(WAIT_S)
+        process.wait(WAIT_S)
     os.close(ours)
-    return code, told
+    for case, code, seen in by_case(told):
+        assert code == 0 or case.startswith(MAY_FAIL), seen
+        assert "Traceback" not in seen
+        # bold and dim are no colours, and stay
+        assert not re.search(r"\x1b\[[0-9;]*(?<![0-9])(3[0-7]|4[0-7]|9[0-7]|38|48)[;m]", seen)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+        lines = [line.rsplit("\r", 1)[-1] for line in plain.replace("\r\n", "\n").split("\n")]
+        # a hint holds a command, which is pasted whole
+        wide = [line for line in lines if cell_len(line) > COLUMNS and "Hint: " not in line]
+        assert wide == [], case
+        assert any(lines), case
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_terminal_of_eighty_columns_breaks_no_line_and_gets_no_colour(
-    case: str, folder: Path
-) -> None:
-    code, seen = on_a_terminal(words(case, folder), folder)
-    assert code == 0 or case.startswith(MAY_FAIL), seen
-    assert "Traceback" not in seen
-    # bold and dim are no colours, and stay
-    assert not re.search(r"\x1b\[[0-9;]*(?<![0-9])(3[0-7]|4[0-7]|9[0-7]|38|48)[;m]", seen)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
-    lines = [line.rsplit("\r", 1)[-1] for line in plain.replace("\r\n", "\n").split("\n")]
-    # a hint holds a command, which is pasted whole
-    assert [line for line in lines if cell_len(line) > COLUMNS and "Hint: " not in line] == []
-
-
-@pytest.mark.parametrize("case", CASES)
 def test_a_pipe_gets_plain_text_even_where_the_alphabet_is_ascii_and_colour_is_forced(
-    case: str, folder: Path
+    folder: Path,
 ) -> None:
     environ = environment(
         LANG="C", LC_ALL="C", FORCE_COLOR="1", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0"
     )
     done = subprocess.run(
-        words(case, folder),
-        capture_output=True,
-        cwd=folder,
-        env=environ,
-        check=False,
-        timeout=WAIT_S,
+        all_cases(folder), capture_output=True, cwd=folder, env=environ, check=True, timeout=WAIT_S
     )
-    assert done.returncode == 0 or case.startswith(MAY_FAIL), done.stderr.decode()
     assert b"\x1b" not in done.stdout + done.stderr
     assert b"Traceback" not in done.stderr
     # click writes UTF-8 where the locale knows no better; rich a question mark
-    done.stdout.decode()
+    for case, code, seen in by_case(done.stdout.decode()):
+        assert code == 0 or case.startswith(MAY_FAIL), case
+        assert seen or case.startswith("mark"), case
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["board", "workload", "sim list", "runs --json"])
 def test_a_pipe_that_closes_after_its_first_line_is_no_error_to_tell(
     case: str, folder: Path
 ) -> None:
     with subprocess.Popen(
-        words(case, folder),
+        [*TOOLKIT, *words(case, folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=folder,
@@ -146,7 +167,7 @@ def test_a_pipe_that_closes_after_its_first_line_is_no_error_to_tell(
     ) as process:
         assert process.stdout
         assert process.stderr
-        process.stdout.readline()
+        assert process.stdout.readline()
         process.stdout.close()
         told = process.stderr.read().decode()
         process.wait(WAIT_S)

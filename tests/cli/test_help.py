@@ -1,4 +1,4 @@
-"""`--help` of every command as a manual page: what it does, examples that click would take, one wording for one option."""
+"""`--help` of every command: what it does, on one screen; examples that click would take, one wording for one option."""
 
 import re
 import shlex
@@ -13,13 +13,13 @@ from support.readme import calls
 from toolkit.cli import GROUPS, VERBS, main
 
 COMMANDS = dict(every_command())
-WIDTH = 80
+ROWS, COLUMNS = 24, 80
 
 
 def page(name: str) -> str:
-    """Its help as a terminal of 80 columns shows it."""
+    """Its help as a terminal of 80 columns shows it: click leaves two of them free."""
     words = [*name.split()[1:], "--help"]
-    result = CliRunner(env={"COLUMNS": str(WIDTH)}).invoke(main, words)
+    result = CliRunner().invoke(main, words, prog_name="toolkit", terminal_width=COLUMNS - 2)
     assert result.exit_code == 0
     return result.stdout
 
@@ -62,7 +62,19 @@ def test_an_example_that_is_wrong_would_be_found() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_eighty_columns(name: str) -> None:
-    assert [line for line in page(name).splitlines() if len(line) > WIDTH] == []
+    assert [line for line in page(name).splitlines() if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "toolkit"])
+def test_what_most_people_need_fits_one_screen_and_the_rest_stands_below_it(name: str) -> None:
+    common, _, advanced = page(name).partition("\nAdvanced:\n")
+    assert len(common.rstrip().splitlines()) <= ROWS
+    assert "--help  " in common
+    assert "\n  --db" not in common
+    # nothing that is said of a command is left out
+    words = " ".join(f"{common} {advanced}".split())
+    for paragraph in re.split(r"[\b\f]|\n\s*\n", COMMANDS[name].help or ""):
+        assert " ".join(paragraph.split()) in words
 
 
 def options() -> list[tuple[str, click.Option]]:

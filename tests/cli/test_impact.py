@@ -1,9 +1,6 @@
 """`toolkit impact` as a user meets it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -202,18 +199,3 @@ def test_without_a_blast_or_a_database_the_way_out_is_told() -> None:
     with Store.open("data/toolkit.db"):
         pass
     assert "holds no blast yet" in impact("--host", "alice").stderr
-
-
-def test_help_needs_no_drawing_library() -> None:
-    code = (
-        "import sys; from toolkit.cli.impact import command;"
-        "print([name for name in ('matplotlib', 'rich', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert done.stdout == "[]\n"

@@ -65,6 +65,17 @@ def test_one_object_for_each_quantization_with_the_agreed_keys() -> None:
     assert found[0]["weights_gib"] == pytest.approx(7_615_616_512 * 2 / 2**30)
 
 
+def test_a_gpu_hour_is_told_in_tokens() -> None:
+    words = ("--prompt-tokens", "500", "--output-tokens", "50", "--seconds-per-request", "5s")
+    [found] = objects(*QWEN, *words, "--quantization", "bf16", "--gpu-hour", "2.00")
+    # 512 at once, as long as graphs are captured: 102.4 a second of 550 tokens are 202.752 million an hour
+    assert found["requests_per_s"] == pytest.approx(102.4)
+    assert found["cost_per_million_tokens"] == pytest.approx(2.0 / 202.752)
+    assert found["costs"]["per_million_tokens"] == found["cost_per_million_tokens"]
+    [untold] = objects(*QWEN, *words, "--quantization", "bf16")
+    assert (untold["cost_per_million_tokens"], untold["costs"]) == (None, None)
+
+
 def test_the_table_compares_and_the_flags_have_reasons() -> None:
     text = said(*QWEN, "--prompt-tokens", "500", "--output-tokens", "50")
     assert "Qwen2.5-7B-Instruct on a100-80gb with 79.2 GiB" in text

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.sightings import rows
 
 from toolkit.cli import main
 from toolkit.protocol.request import asked
@@ -53,17 +52,6 @@ def said(*words: str) -> str:
     return result.stdout
 
 
-def test_a_capture_is_listed_with_what_arrived_and_what_was_refused():
-    captured()
-    told = json.loads(said("--json"))
-    assert (told["verb"], told["state"], told["requests"], told["errors"]) == (
-        "capture",
-        "ended",
-        6,
-        1,
-    )
-
-
 def test_a_capture_of_an_old_file_that_writes_now_is_still_on():
     with Store.open(DB) as store:
         store.add_run(Run(id="old", verb="capture", started_at=time.time() - 3600))
@@ -105,19 +93,3 @@ def test_a_capture_as_a_table_has_lists_in_a_cell():
         "logprobs user",
         "false",
     )
-
-
-def test_captures_are_merged_and_pruned_with_their_bodies():
-    captured(Path("other.db"))
-    captured(run=Run(id="mine", verb="capture", started_at=NOW - 10 * 86400))
-    said("merge", "other.db")
-    with Store.open_readonly(DB) as store:
-        assert list(store.seen(RUN.id)) == list(store.seen("mine")) == SEEN
-        assert store.capture(RUN.id) == {"gaps": 1}
-    said("prune", "--keep", "7d", "--yes")
-    with Store.open_readonly(DB) as store:
-        assert [run.id for run in store.runs()] == [RUN.id]
-        assert list(store.seen(RUN.id)) == SEEN
-    assert rows(DB, "SELECT count(*) FROM bodies") == [(2,)]
-    said("prune", "--keep", "0", "--yes")
-    assert rows(DB, "SELECT count(*) FROM bodies") == [(0,)]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.blasted import blasted
 from support.sightings import rows, seen
 from support.tallies import second
 
@@ -58,31 +57,6 @@ def add_runs(*days_ago: float, path: Path = DB) -> None:
 
 
 # --- Merge --------------------------------------------------------------------------------------
-
-
-def test_two_machines_databases_become_one() -> None:
-    blasted(DB, hosts=3, seconds=10)
-    other = blasted(Path("other.db"), hosts=6, seconds=10, started_at=1_750_001_000.0)
-    told = done("merge", "other.db")
-    assert f"Copied run {other.id} (blast of " in told
-    assert ", 6 hosts, " in told
-    # a look at each of 6 hosts at the start
-    assert "From `other.db`: 1 run and 6 sightings" in told
-    with Store.open_readonly(DB) as mine, Store.open_readonly("other.db") as theirs:
-        assert mine.tallies(other.id) == theirs.tallies(other.id) != []
-        assert mine.shots(other.id) == theirs.shots(other.id) != []
-    assert len(ids()) == 2
-
-
-def test_a_run_that_is_here_already_is_skipped_and_said_so() -> None:
-    run = blasted(Path("other.db"), hosts=3, seconds=10)
-    done("merge", "other.db")
-    before = rows(DB, "SELECT count(*) FROM tallies")
-    told = done("merge", "other.db")
-    assert f"Skipped run {run.id} " in told
-    assert "it is here already" in told
-    assert "0 runs and 0 sightings" in told
-    assert rows(DB, "SELECT count(*) FROM tallies") == before
 
 
 def test_a_run_that_is_still_on_is_left_for_later() -> None:
@@ -153,24 +127,6 @@ def test_old_sightings_go_also_where_no_run_does() -> None:
     with Store.open(DB) as store:
         store.add_sightings([seen(1.0)])
     assert "Deleted 1 sighting\n" in done("prune", "--keep", "7d", "--yes")
-
-
-def test_as_many_runs_as_fit_are_kept_and_the_file_shrinks() -> None:
-    made = [
-        blasted(DB, hosts=4, seconds=60, started_at=1_750_000_000.0 + n * 1000) for n in range(4)
-    ]
-    with Store.open(DB) as store:
-        two = store.used_bytes_without([run.id for run in made])[1]
-    told = done("prune", "--keep", f"{two}B", "--yes")
-    assert ids() == [made[3].id, made[2].id]
-    assert DB.stat().st_size <= two
-    assert "before, " in told.splitlines()[-1]
-
-
-def test_the_newest_run_stays_even_where_it_is_too_large() -> None:
-    add_runs(1, 2)
-    done("prune", "--keep", "1B", "--yes")
-    assert ids() == ["1d"]
 
 
 def test_a_run_that_is_still_on_is_never_deleted() -> None:

@@ -66,6 +66,8 @@ def test_a_preset_that_is_several_engines_needs_no_model() -> None:
     told = serve("--preset", "multi-team", "--vllm", str(fake.absolute()), "--check")
     assert told.exit_code == 0, told.output
     assert told.stderr.count("Engine ") == 2
+    for option in ("--set", "--served-name", "--gpus"):
+        assert serve("--preset", "multi-team", option, "0", "--check").exit_code == 2
     alone = serve("--preset", "latency", "--check")
     assert alone.exit_code == 1
     assert "toolkit serve MODEL --preset latency" in alone.stderr

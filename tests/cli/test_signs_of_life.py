@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from support.blasted import STARTED_AT, blasted
 
 from toolkit.cli import main
 from toolkit.cli.waiting import NAME
+from toolkit.store import Store
 
 STORE, FEED = "toolkit.store:Store", "toolkit.board.feed:Feed"
 SLOW = {
@@ -37,7 +39,7 @@ SLOW = {
         *("toolkit.cli.workload.sources:from_files", "toolkit.workload:summarise"),
         *("toolkit.workload.page:page", "toolkit.workload:synthesis"),
     ),
-    "workload --from bodies.jsonl --export mooncake": ("toolkit.workload:mooncake",),
+    "workload --from bodies.jsonl --export mooncake": ("toolkit.workload.exports:export",),
     "scout 127.0.0.1:9 --json --no-store": ("toolkit.scout.watch:HostWatch.run",),
     "preflight --sim": ("toolkit.serving.preflight.checks:checks",),
 }
@@ -60,16 +62,26 @@ def watched(work: Callable[..., object], seen: list[bool]) -> Callable[..., obje
     return wrapper
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two blasts in one database, one in another, and bodies of requests."""
+    folder = tmp_path_factory.mktemp("made")
+    blasted(folder / "t.db", hosts=6, seconds=120)
+    blasted(folder / "t.db", hosts=6, seconds=120, started_at=STARTED_AT + 500, seed=1)
+    blasted(folder / "other.db", hosts=1, seconds=5, started_at=STARTED_AT + 1000)
+    body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}\n'
+    (folder / "bodies.jsonl").write_text(body * 5)
+    return folder
+
+
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Two blasts here, one in another database, and bodies of requests."""
+def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The blasts' ids; all files lie in this test's own folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLKIT_DB", "t.db")
-    first = blasted(Path("t.db"), hosts=6, seconds=120)
-    second = blasted(Path("t.db"), hosts=6, seconds=120, started_at=STARTED_AT + 500, seed=1)
-    blasted(Path("other.db"), hosts=1, seconds=5, started_at=STARTED_AT + 1000)
-    body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}\n'
-    Path("bodies.jsonl").write_text(body * 5)
+    with Store.open_readonly("t.db") as store:
+        second, first = store.runs()
     return {"RUN": first.id, "OTHER": second.id}
 
 

@@ -353,18 +353,3 @@ def test_a_key_comes_from_the_environment_and_is_never_printed() -> None:
 def test_a_guarded_fleet_names_the_keys_variable_in_its_hosts_file() -> None:
     result = run("fleet", "awq", "--for", "10ms", "--api-key-env", "SIM_KEY", SIM_KEY="s3cret")
     assert [host.api_key_env for host in read_hosts(result.stdout, "stdout")] == ["SIM_KEY"]
-
-
-def test_help_needs_no_server_library() -> None:
-    code = (
-        "import sys; from toolkit.cli.sim import command;"
-        "print([name for name in ('aiohttp', 'prometheus_client', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert done.stdout == "[]\n"

@@ -174,8 +174,9 @@ def test_a_dry_run_names_each_configuration_and_the_time_and_starts_nothing() ->
     assert result.exit_code == 0, result.output
     for word in (
         "toolkit sim serve --personality awq",
-        "Each in 2 interleaved blocks",
-        "64 users for 20 s with the prompts of `contest`; the first 4 s do not count",
+        "Each in 2 interleaved blocks: ",
+        "loaded by 64 users for 20 s with the prompts of `contest`; ",
+        "the first 4 s do not count",
         # 2 blocks x 3 x (1 s start + 20 s load + 4 s around it)
         "That takes about 2 min 30 s",
     ):

@@ -4,9 +4,17 @@ import struct
 import zlib
 
 import pytest
-from leaderboard_page.colours import COLOURS, NOBODY, looks, solid
-from leaderboard_page.host_charts import density_chart, heat_strip, series_chart
-from leaderboard_page.tradeoff_chart import pareto, tradeoff_chart
+from leaderboard_page.charts import (
+    COLOURS,
+    NOBODY,
+    density_chart,
+    heat_strip,
+    looks,
+    pareto,
+    series_chart,
+    solid,
+    tradeoff_chart,
+)
 from support.page_html import Node, tree
 from support.standings import standing
 

@@ -1,7 +1,6 @@
 import re
 
-from leaderboard_page.colours import looks
-from leaderboard_page.rank_chart import rank_chart, sentence
+from leaderboard_page.charts import looks, rank_chart, sentence
 from support.page_html import Node, tree
 
 from toolkit.board.history import Ranks

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from leaderboard_page.badges import evidence
-from leaderboard_page.colours import looks
+from leaderboard_page.charts import looks
 from leaderboard_page.standings_table import table
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing, taint, verdict

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.nginxes import checked
-from support.sites import TWO, site, text_of
+from support.sites import site, text_of
 
 from toolkit.deploy.nginx import groups, kit, paths
 from toolkit.deploy.site import Site, SiteProxy
@@ -58,23 +58,6 @@ def test_only_these_paths_are_let_through() -> None:
     opened = ("/tokenize", "/metrics", "/version", "/v1/load_lora_adapter")
     # none that steers the server
     assert set(paths(SiteProxy(paths=opened))) == {*every, "/ready", "/tokenize"}
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        # 300 s for a slot, 30 s for another proxy's answer, 600 s of its own, and 60 more
-        (TWO + '[proxy.admission]\nwait = "5m"\n[proxy.cache]\nredis_env = "R"\n', 990),
-        (TWO + '[proxy.admission]\nwhole = "none"\n', 3600),
-        (BARE + TWO, 3600),
-    ],
-)
-def test_an_answer_may_take_as_long_as_whoever_is_behind_lets_it(text: str, seconds: int) -> None:
-    found = conf(site(text))
-    assert f"proxy_read_timeout {seconds}s;" in found
-    # a POST is never repeated once it was sent
-    settings = [each.strip() for each in found.splitlines()]
-    assert "proxy_next_upstream error timeout;" in settings
 
 
 def test_a_dollar_can_not_be_written_and_is_told() -> None:

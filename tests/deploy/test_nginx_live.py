@@ -60,30 +60,27 @@ async def read_until(client: Client, wanted: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("through", ["engines", "proxy"])
-def test_each_token_of_a_stream_arrives_before_the_next_one_is_made(
+async def test_each_token_of_a_stream_arrives_before_the_next_one_is_made(
     tmp_path: Path, through: str
 ) -> None:
-    async def main() -> None:
-        gates = [asyncio.Event() for _ in range(3)]
-        script = slow(["one", "two", "three"], gates)
-        async with ScriptedUpstream(script) as upstream, proxied(upstream) as proxy:
-            direct = engines([port_of(upstream.url)])
-            made = direct if through == "engines" else behind(proxy.port)
-            with serving(tmp_path, made) as nginx:
-                client = await connected(nginx.port)
-                client.writer.write(raw(ASKED | {"stream": True}))
-                # the head comes before any token, and each token before the next one's gate opens
-                assert b" 200 " in await read_until(client, b"\r\n\r\n")
-                for text, gate in zip((b"one", b"two", b"three"), gates, strict=True):
-                    gate.set()
-                    await read_until(client, text)
-                assert await read_until(client, b"[DONE]")
-                client.close()
-
-    asyncio.run(main())
+    gates = [asyncio.Event() for _ in range(3)]
+    script = slow(["one", "two", "three"], gates)
+    async with ScriptedUpstream(script) as upstream, proxied(upstream) as proxy:
+        direct = engines([port_of(upstream.url)])
+        made = direct if through == "engines" else behind(proxy.port)
+        with serving(tmp_path, made) as nginx:
+            client = await connected(nginx.port)
+            client.writer.write(raw(ASKED | {"stream": True}))
+            # the head comes before any token, and each token before the next one's gate opens
+            assert b" 200 " in await read_until(client, b"\r\n\r\n")
+            for text, gate in zip((b"one", b"two", b"three"), gates, strict=True):
+                gate.set()
+                await read_until(client, text)
+            assert await read_until(client, b"[DONE]")
+            client.close()
 
 
-def test_a_stream_that_is_not_chunked_is_not_gathered_either(tmp_path: Path) -> None:
+async def test_a_stream_that_is_not_chunked_is_not_gathered_either(tmp_path: Path) -> None:
     gates = [asyncio.Event() for _ in range(2)]
 
     async def play(line: Line) -> None:
@@ -95,17 +92,14 @@ def test_a_stream_that_is_not_chunked_is_not_gathered_either(tmp_path: Path) -> 
             line.send(b"data: " + text + b"\n\n")
         line.close()
 
-    async def main() -> None:
-        async with ScriptedUpstream(play) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                client = await connected(nginx.port)
-                client.writer.write(raw(ASKED | {"stream": True}))
-                for text, gate in zip((b"one", b"two"), gates, strict=True):
-                    gate.set()
-                    await read_until(client, text)
-                client.close()
-
-    asyncio.run(main())
+    async with ScriptedUpstream(play) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            client = await connected(nginx.port)
+            client.writer.write(raw(ASKED | {"stream": True}))
+            for text, gate in zip((b"one", b"two"), gates, strict=True):
+                gate.set()
+                await read_until(client, text)
+            client.close()
 
 
 LET_THROUGH = [
@@ -140,83 +134,73 @@ REFUSED = [
 ]
 
 
-def test_paths_that_clients_need_pass_as_they_are_written_in_the_list_and_no_other_one_does(
+async def test_paths_that_clients_need_pass_as_they_are_written_in_the_list_and_no_other_one_does(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(plain("200 OK")) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                for method, path, arrives in LET_THROUGH:
-                    client = await connected(nginx.port)
-                    answer = await client.ask({}, path=path, method=method)
-                    told = (answer.status, upstream.lines.pop().target)
-                    assert told == (200, arrives), path
-                    client.close()
-                for status, method, path in REFUSED:
-                    client = await connected(nginx.port)
-                    answer = await client.ask({}, path=path, method=method)
-                    assert answer.status == status, (method, path)
-                    client.close()
-                assert upstream.lines == []
-
-    asyncio.run(main())
-
-
-def test_what_is_refused_is_told_as_an_engine_tells_it_and_names_no_server(tmp_path: Path) -> None:
-    async def main() -> None:
-        with serving(tmp_path, engines([1])) as nginx:
-            client = await connected(nginx.port)
-            for method, path, code in (
-                ("GET", "/metrics", 404),
-                ("GET", CHAT, 405),
-                ("POST", CHAT, 502),
-            ):
+    async with ScriptedUpstream(plain("200 OK")) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            for method, path, arrives in LET_THROUGH:
+                client = await connected(nginx.port)
                 answer = await client.ask({}, path=path, method=method)
-                assert (answer.status, answer.json["error"]["code"]) == (code, code)
-                assert answer.headers["server"] == "nginx"
-                assert answer.headers["content-type"] == "application/json"
-                assert answer.headers.get("allow") == ("post" if code == 405 else None)
-            client.close()
+                told = (answer.status, upstream.lines.pop().target)
+                assert told == (200, arrives), path
+                client.close()
+            for status, method, path in REFUSED:
+                client = await connected(nginx.port)
+                answer = await client.ask({}, path=path, method=method)
+                assert answer.status == status, (method, path)
+                client.close()
+            assert upstream.lines == []
 
-    asyncio.run(main())
 
-
-def test_a_refused_connection_is_followed_by_the_next_server_and_a_post_that_was_sent_is_not(
+async def test_what_is_refused_is_told_as_an_engine_tells_it_and_names_no_server(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(refusing()) as ill, ScriptedUpstream(plain("200 OK")) as well:
-            ports = [port_of(ill.url), port_of(well.url)]
-            # never left alone here: each request may meet the ill one
-            with serving(tmp_path, engines(ports), (("max_fails=2", "max_fails=0"),)) as nginx:
-                posts = [await _status(nginx.port, "POST", CHAT) for _ in range(8)]
-                assert sorted(set(posts)) == [200, 502]
-                # whoever got no answer was sent once, to the ill one alone
-                assert (posts.count(502), posts.count(200)) == (len(ill.lines), len(well.lines))
-                gets = [await _status(nginx.port, "GET", "/v1/models") for _ in range(8)]
-                assert set(gets) == {200}
-                ill.stop_listening()
-                assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
-
-    asyncio.run(main())
+    with serving(tmp_path, engines([1])) as nginx:
+        client = await connected(nginx.port)
+        for method, path, code in (
+            ("GET", "/metrics", 404),
+            ("GET", CHAT, 405),
+            ("POST", CHAT, 502),
+        ):
+            answer = await client.ask({}, path=path, method=method)
+            assert (answer.status, answer.json["error"]["code"]) == (code, code)
+            assert answer.headers["server"] == "nginx"
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers.get("allow") == ("post" if code == 405 else None)
+        client.close()
 
 
-def test_a_server_whose_name_has_two_addresses_is_asked_at_the_one_that_answers(
+async def test_a_refused_connection_is_followed_by_the_next_server_and_a_post_that_was_sent_is_not(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(plain("200 OK")) as well, ScriptedUpstream(plain("")) as ill:
+    async with ScriptedUpstream(refusing()) as ill, ScriptedUpstream(plain("200 OK")) as well:
+        ports = [port_of(ill.url), port_of(well.url)]
+        # never left alone here: each request may meet the ill one
+        with serving(tmp_path, engines(ports), (("max_fails=2", "max_fails=0"),)) as nginx:
+            posts = [await _status(nginx.port, "POST", CHAT) for _ in range(8)]
+            assert sorted(set(posts)) == [200, 502]
+            # whoever got no answer was sent once, to the ill one alone
+            assert (posts.count(502), posts.count(200)) == (len(ill.lines), len(well.lines))
+            gets = [await _status(nginx.port, "GET", "/v1/models") for _ in range(8)]
+            assert set(gets) == {200}
             ill.stop_listening()
-            one, other = port_of(well.url), port_of(ill.url)
-            # as nginx reads `localhost`, which is ::1 and 127.0.0.1, where the engine listens at one of them alone
-            change = (
-                f'server "127.0.0.1:{one}" max_fails=2',
-                f'server "127.0.0.1:{other}" max_fails=0; server "127.0.0.1:{one}" max_fails=0',
-            )
-            with serving(tmp_path, engines([one]), (change,)) as nginx:
-                assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
+            assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
 
-    asyncio.run(main())
+
+async def test_a_server_whose_name_has_two_addresses_is_asked_at_the_one_that_answers(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedUpstream(plain("200 OK")) as well, ScriptedUpstream(plain("")) as ill:
+        ill.stop_listening()
+        one, other = port_of(well.url), port_of(ill.url)
+        # as nginx reads `localhost`, which is ::1 and 127.0.0.1, where the engine listens at one of them alone
+        change = (
+            f'server "127.0.0.1:{one}" max_fails=2',
+            f'server "127.0.0.1:{other}" max_fails=0; server "127.0.0.1:{one}" max_fails=0',
+        )
+        with serving(tmp_path, engines([one]), (change,)) as nginx:
+            assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
 
 
 async def _status(port: int, method: str, path: str) -> int:
@@ -226,49 +210,40 @@ async def _status(port: int, method: str, path: str) -> int:
     return answer.status
 
 
-def test_a_stream_that_breaks_off_is_not_begun_anew(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(dying("one")) as ill, ScriptedUpstream(dying("one")) as other:
-            made = engines([port_of(ill.url), port_of(other.url)])
-            with serving(tmp_path, made) as nginx:
-                client = await connected(nginx.port)
-                answer = await client.ask(ASKED | {"stream": True})
-                assert not answer.is_whole
-                assert answer.body.count(b'"one"') == 1
-                assert len(ill.lines) + len(other.lines) == 1
-                client.close()
-
-    asyncio.run(main())
+async def test_a_stream_that_breaks_off_is_not_begun_anew(tmp_path: Path) -> None:
+    async with ScriptedUpstream(dying("one")) as ill, ScriptedUpstream(dying("one")) as other:
+        made = engines([port_of(ill.url), port_of(other.url)])
+        with serving(tmp_path, made) as nginx:
+            client = await connected(nginx.port)
+            answer = await client.ask(ASKED | {"stream": True})
+            assert not answer.is_whole
+            assert answer.body.count(b'"one"') == 1
+            assert len(ill.lines) + len(other.lines) == 1
+            client.close()
 
 
-def test_an_engine_stops_when_its_client_leaves(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(hanging_in_stream("one")) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                client = await connected(nginx.port)
-                client.writer.write(raw(ASKED | {"stream": True}))
-                await read_until(client, b"one")
-                client.close()
-                line = await upstream.asked()
-                async with asyncio.timeout(PATIENCE_S):
-                    await line.gone.wait()
-
-    asyncio.run(main())
+async def test_an_engine_stops_when_its_client_leaves(tmp_path: Path) -> None:
+    async with ScriptedUpstream(hanging_in_stream("one")) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            client = await connected(nginx.port)
+            client.writer.write(raw(ASKED | {"stream": True}))
+            await read_until(client, b"one")
+            client.close()
+            line = await upstream.asked()
+            async with asyncio.timeout(PATIENCE_S):
+                await line.gone.wait()
 
 
-def test_connections_to_engines_are_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(plain("200 OK")) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                client = await connected(nginx.port)
-                for _ in range(20):
-                    assert (await client.ask({})).status == 200
-                client.close()
-            # one client is served by one worker process, which keeps one connection
-            assert (upstream.connections, len(upstream.lines)) == (1, 20)
-            assert "connection" not in upstream.lines[0].headers
-
-    asyncio.run(main())
+async def test_connections_to_engines_are_kept(tmp_path: Path) -> None:
+    async with ScriptedUpstream(plain("200 OK")) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            client = await connected(nginx.port)
+            for _ in range(20):
+                assert (await client.ask({})).status == 200
+            client.close()
+        # one client is served by one worker process, which keeps one connection
+        assert (upstream.connections, len(upstream.lines)) == (1, 20)
+        assert "connection" not in upstream.lines[0].headers
 
 
 async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -281,7 +256,7 @@ async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def test_a_body_of_20_mb_passes_where_the_proxy_takes_it_and_is_refused_where_it_does_not(
+async def test_a_body_of_20_mb_passes_where_the_proxy_takes_it_and_is_refused_where_it_does_not(
     tmp_path: Path,
 ) -> None:
     length = 20 * 2**20
@@ -293,67 +268,55 @@ def test_a_body_of_20_mb_passes_where_the_proxy_takes_it_and_is_refused_where_it
             client.close()
             return answer
 
-    async def main() -> None:
-        async with await asyncio.start_server(taken, "127.0.0.1", 0, limit=length) as server:
-            port = server.sockets[0].getsockname()[1]
-            exact = await sent(tmp_path / "a", port, "20MiB", length)
-            assert (exact.status, exact.body) == (200, b"20971520")
-            over = await sent(tmp_path / "b", port, "20MiB", length + 1)
-            assert (over.status, over.json["error"]["code"]) == (413, 413)
-
-    asyncio.run(main())
+    async with await asyncio.start_server(taken, "127.0.0.1", 0, limit=length) as server:
+        port = server.sockets[0].getsockname()[1]
+        exact = await sent(tmp_path / "a", port, "20MiB", length)
+        assert (exact.status, exact.body) == (200, b"20971520")
+        over = await sent(tmp_path / "b", port, "20MiB", length + 1)
+        assert (over.status, over.json["error"]["code"]) == (413, 413)
 
 
-def test_no_key_and_no_query_stands_in_the_log(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(plain("200 OK")) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                client = await connected(nginx.port)
-                await client.ask({}, path=f"{CHAT}?api_key=sk-query", key="sk-header")
-                await client.ask({}, path="/x%22%0aevil?sk-query", key="sk-header", method="GET")
-                client.close()
-                # what clients send as their key reaches the engine, which asks for it
-                assert upstream.lines[0].headers["authorization"] == "Bearer sk-header"
-        assert "sk-" not in nginx.log
-        with (nginx.folder / "stack.jsonl").open("rb") as lines:
-            found = read(lines, "stack.jsonl", client=str)
-            (answered, _) = found.seen
-        assert (found.kind, answered.path, answered.status) == ("nginx", CHAT, 200)
-        first, second = map(json.loads, nginx.log.splitlines())
-        assert (first["request_uri"], first["status"]) == (CHAT, 200)
-        assert (second["request_uri"], second["status"]) == ('/x"\nevil', 404)
-
-    asyncio.run(main())
+async def test_no_key_and_no_query_stands_in_the_log(tmp_path: Path) -> None:
+    async with ScriptedUpstream(plain("200 OK")) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            client = await connected(nginx.port)
+            await client.ask({}, path=f"{CHAT}?api_key=sk-query", key="sk-header")
+            await client.ask({}, path="/x%22%0aevil?sk-query", key="sk-header", method="GET")
+            client.close()
+            # what clients send as their key reaches the engine, which asks for it
+            assert upstream.lines[0].headers["authorization"] == "Bearer sk-header"
+    assert "sk-" not in nginx.log
+    with (nginx.folder / "stack.jsonl").open("rb") as lines:
+        found = read(lines, "stack.jsonl", client=str)
+        (answered, _) = found.seen
+    assert (found.kind, answered.path, answered.status) == ("nginx", CHAT, 200)
+    first, second = map(json.loads, nginx.log.splitlines())
+    assert (first["request_uri"], first["status"]) == (CHAT, 200)
+    assert (second["request_uri"], second["status"]) == ('/x"\nevil', 404)
 
 
-def test_a_server_behind_steers_nothing_by_its_headers(tmp_path: Path) -> None:
-    async def main() -> None:
-        odd = plain("200 OK", b"{}", "X-Accel-Redirect: /health", "X-Accel-Buffering: yes")
-        async with ScriptedUpstream(odd) as upstream:
-            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
-                client = await connected(nginx.port)
-                answer = await client.ask({}, headers=["x-forwarded-for: 6.6.6.6"])
-                client.close()
-        assert (answer.status, answer.body) == (200, b"{}")
-        # those further out are not to gather a stream either
-        assert answer.headers["x-accel-buffering"] == "no"
-        assert upstream.lines[0].headers["x-forwarded-for"] == "127.0.0.1"
+async def test_a_server_behind_steers_nothing_by_its_headers(tmp_path: Path) -> None:
+    odd = plain("200 OK", b"{}", "X-Accel-Redirect: /health", "X-Accel-Buffering: yes")
+    async with ScriptedUpstream(odd) as upstream:
+        with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+            client = await connected(nginx.port)
+            answer = await client.ask({}, headers=["x-forwarded-for: 6.6.6.6"])
+            client.close()
+    assert (answer.status, answer.body) == (200, b"{}")
+    # those further out are not to gather a stream either
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert upstream.lines[0].headers["x-forwarded-for"] == "127.0.0.1"
+    assert len(upstream.lines) == 1
+
+
+async def test_hits_of_the_proxy_come_through_with_its_word_on_the_cache(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole()) as upstream, proxied(upstream) as proxy:
+        with serving(tmp_path, behind(proxy.port)) as nginx:
+            client = await connected(nginx.port)
+            answers = [await client.ask() for _ in range(3)]
+            client.close()
+        assert [each.is_hit for each in answers] == [False, True, True]
         assert len(upstream.lines) == 1
-
-    asyncio.run(main())
-
-
-def test_hits_of_the_proxy_come_through_with_its_word_on_the_cache(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with ScriptedUpstream(whole()) as upstream, proxied(upstream) as proxy:
-            with serving(tmp_path, behind(proxy.port)) as nginx:
-                client = await connected(nginx.port)
-                answers = [await client.ask() for _ in range(3)]
-                client.close()
-            assert [each.is_hit for each in answers] == [False, True, True]
-            assert len(upstream.lines) == 1
-
-    asyncio.run(main())
 
 
 @pytest.mark.slow

@@ -15,23 +15,6 @@ def engine(text: str) -> SiteEngine:
     return found
 
 
-def test_an_engine_is_told_with_all_that_starts_it() -> None:
-    found = engine(
-        VLLM + 'name = "Red"\nserved_name = "qwen"\nport = 9001\ngpus = "2,3"\nkey_env = "K"\n'
-        'ready = "1h"\nteam = "red"\nenv = { HF_HOME = "/data" }\n'
-        '[engine.flags]\nmax-model-len = "32k"\nenforce-eager = true\n'
-        'speculative-config = { method = "ngram" }\n'
-    )
-    assert (found.name, found.kind, found.served_name, found.team) == ("red", "vllm", "qwen", "red")
-    assert (found.host, found.port, found.spare_port) == ("127.0.0.1", 9001, 8001)
-    assert found.arguments == (
-        *("--max-model-len", "32000", "--enforce-eager"),
-        *("--speculative-config", '{"method": "ngram"}'),
-    )
-    assert (found.gpus, found.gpu_count) == (("2", "3"), 2)
-    assert (found.key_env, found.env, found.ready_s) == ("K", (("HF_HOME", "/data"),), 3600.0)
-
-
 def test_ports_that_are_not_named_are_the_next_ones_on_any_machine() -> None:
     found = site(VLLM + VLLM)
     assert found.proxy is not None
@@ -66,20 +49,6 @@ def test_the_catalog_names_the_flags_of_the_vllm_that_it_says() -> None:
     vllm = catalog("vllm")
     assert known(vllm["flags"]) == known(recorded.read_text())
     assert vllm["image"] == "vllm/vllm-openai:v0.32.0"
-
-
-def test_the_proxy_s_limits_and_variables_go_along_and_its_keys_do_not() -> None:
-    found = site(
-        VLLM + '[proxy]\nport = 9000\nadmin_port = 9100\ndrain = "45s"\npaths = ["/tokenize"]\n'
-        '[[proxy.team]]\nname = "red"\nkey_env = "RED_KEY"\n'
-        '[[proxy.team]]\nname = "blue"\nkey_env = "BLUE_KEY"\n'
-        '[proxy.cache]\nredis_env = "REDIS"\n[proxy.front]\nbody_size = "20MiB"\n'
-        '[proxy.admission]\nwhole = "20m"\n'
-    ).proxy
-    assert found is not None
-    assert (found.port, found.admin_port, found.drain_s) == (9000, 9100, 45.0)
-    assert (found.key_envs, found.redis_env) == (("RED_KEY", "BLUE_KEY"), "REDIS")
-    assert (found.body_bytes, found.paths, found.whole_s) == (20 * 2**20, ("/tokenize",), 1200.0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from contract.harness.packets import chunked
 from support.streams import ACK, FIN, RST, SYN, key, post
 
-from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
+from toolkit.capture.records import CaptureFilter, HttpRequest, Losses, MemoryBounds
 from toolkit.capture.tcp import Streams
 
 SEGMENTS = {"short": 100_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
@@ -198,7 +198,8 @@ def hashed(text: bytes) -> bytes:
 def replayed(packets: list[Packet], limits: MemoryBounds) -> tuple[list[HttpRequest], Losses]:
     requests: list[HttpRequest] = []
     losses = Losses()
-    streams = Streams(requests.append, ports=[8000], limits=limits, losses=losses)
+    watch = CaptureFilter(ports=[8000], limits=limits)
+    streams = Streams(requests.append, watch, losses)
     for packet in packets:
         streams.segment(
             packet.at, packet.key, packet.seq, 0, packet.flags, packet.payload, packet.missing
@@ -298,9 +299,8 @@ def talk(number: int) -> tuple[int, Losses, int, float]:
     requests: list[HttpRequest] = []
     losses = Losses()
     limits = MemoryBounds(header_bytes=4000, body_bytes=3000, stash_s=0.05)
-    streams = Streams(
-        requests.append, ports=[8000], follow_answers=number % 3 == 0, limits=limits, losses=losses
-    )
+    watch = CaptureFilter(ports=[8000], follow_answers=number % 3 == 0, limits=limits)
+    streams = Streams(requests.append, watch, losses)
     ways = [key(40_000), key(8000, 40_000)] if number % 3 == 0 else [key(40_000)]
     places = [chance.getrandbits(32) for _ in ways]
     at, segments, took_s = 0.0, 0, 0.0

@@ -23,9 +23,8 @@ from support.raw_server import RawServer, http, one_look, vllm_pages
 
 from toolkit.cli.scout import as_object, page
 from toolkit.records import Sighting
-from toolkit.scout.evidence import examine
 from toolkit.scout.findings import findings
-from toolkit.scout.sighting import sight
+from toolkit.scout.sighting import examine, sight
 from toolkit.store import Store
 
 SECONDS = {"short": 15.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]

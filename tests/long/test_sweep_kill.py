@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from toolkit.store import Store
-from toolkit.tuning.sweep import Kept
+from toolkit.tuning.sweep import state_of
 
 ROUNDS = {"short": 1, "full": 12}[os.environ.get("TOOLKIT_LONG", "short")]
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]
@@ -109,8 +109,8 @@ def check(folder: Path) -> None:
     with Store.open_readonly(folder / "t.db") as store:
         blasts = {run.id for run in store.runs(verb="blast")}
         assert blasts == {run for row in rows for run in row["runs"]}
-        state = Kept.found(store, newest(folder)).state
-        assert all(cell.status == "measured" for cell in state.cells.values())
+        cells = state_of(store, newest(folder)).cells.values()
+        assert all(cell.status == "measured" for cell in cells)
         for run in blasts:
             under_load = {second.at_s for _, second in store.loader_seconds(run)}
             assert len(under_load) >= 5

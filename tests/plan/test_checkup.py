@@ -2,9 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.shapes import shape
 
-from toolkit.plan.checkup import States, as_served, checkup, deviation
+from toolkit.plan.checkup import as_served, checkup, deviation
 from toolkit.plan.engine import EngineSettings, Gpu
+from toolkit.plan.kv_cache import layout
 from toolkit.records import Sighting
 
 
@@ -20,8 +22,9 @@ def test_the_winners_661_blocks_are_38_sequences() -> None:
     )
 
 
-STATES = States(block_size=1056, blocks_per_request=7, block_bytes=2**24)
-"""One block of tokens, and two for each of three groups of states."""
+STATES = layout(shape("Qwen3.5-35B-A3B"), EngineSettings())
+"""Blocks of 1,056 tokens and 21,626,880 bytes: one of tokens a request, and two for each of three groups of states."""
+PLAIN = layout(shape("Qwen2.5-7B-Instruct"), EngineSettings())
 
 
 def test_a_hybrid_counts_its_states_as_blocks() -> None:
@@ -32,7 +35,9 @@ def test_a_hybrid_counts_its_states_as_blocks() -> None:
 
 
 def test_windows_need_more_to_begin_than_a_request_holds_at_its_end() -> None:
-    windows = States(block_size=16, blocks_per_request=908, blocks_to_begin=1652)
+    # 512 blocks, and 6 x 66 at the end, 6 x 190 to begin
+    settings = EngineSettings(max_model_len=8192, max_num_batched_tokens=1000)
+    windows = layout(shape("gemma-3-27b-it"), settings)
     # 1 + (5,000 - 1,652) // 908 = 1 + 3
     found = checkup(seen(num_gpu_blocks=5001, block_size=16), 8192, windows)
     assert found.at_once == 4
@@ -49,10 +54,13 @@ def test_a_hybrid_that_tells_no_block_size_has_its_models() -> None:
 def test_blocks_too_small_for_a_state_are_counted_as_told_and_doubted() -> None:
     found = checkup(seen(num_gpu_blocks=661, block_size=16), 271, STATES)
     assert found.at_once == 38
+    assert checkup(seen(num_gpu_blocks=661, block_size=16), 271, PLAIN) == checkup(
+        seen(num_gpu_blocks=661, block_size=16), 271
+    )
     [note] = found.notes
     assert "a request takes 7 of them, its states included, and 94 are in memory at once" in note
-    # 661 x 16 MiB = 10.3 GiB; x 16 / 1056 = 0.16
-    assert note.endswith("They would take 10.3 GiB; blocks of 16 tokens 0.2 GiB")
+    # 661 x 21,626,880 = 13.3 GiB; x 16 / 1056 = 0.20
+    assert note.endswith("They would take 13.3 GiB; blocks of 16 tokens 0.2 GiB")
 
 
 def test_each_of_two_engines_reserves_a_block_and_none_borrows_from_the_other() -> None:

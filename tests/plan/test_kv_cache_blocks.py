@@ -4,10 +4,10 @@ import pytest
 from support.shapes import GIB, shape, tiny
 
 from toolkit.errors import ToolkitError
+from toolkit.plan.capacity import held
+from toolkit.plan.engine import EngineSettings
 from toolkit.plan.kv_cache import (
-    LayerGroup,
     Layout,
-    LayoutSetting,
     blocks_for,
     blocks_in,
     blocks_to_begin,
@@ -15,13 +15,16 @@ from toolkit.plan.kv_cache import (
     layout,
     reported_concurrency,
     reported_tokens,
-    requests_at_once,
 )
 from toolkit.plan.model_config import Shape
 
 
 def lay(name: str, **fields: object) -> Layout:
-    return layout(shape(name), LayoutSetting(max_model_len=8192, **fields))  # type: ignore[arg-type]
+    return layout(shape(name), EngineSettings(max_model_len=8192, **fields))  # type: ignore[arg-type]
+
+
+def at_once(laid: Layout, blocks: int, tokens: int) -> int:
+    return held(blocks, blocks_for(laid, tokens), blocks_to_begin(laid, tokens))
 
 
 def mixed(*kinds: str, **fields: object) -> Shape:
@@ -45,9 +48,9 @@ def test_the_gauntlets_661_blocks_hold_38_requests() -> None:
     # 271 tokens are 17 blocks of 16; one of 661 is reserved: 660 // 17
     laid = lay("Qwen2.5-7B-Instruct")
     assert blocks_for(laid, 271) == 17
-    assert requests_at_once(laid, 661, 271) == 38
+    assert at_once(laid, 661, 271) == 38
     # 37 times 17 blocks hold 36 only, as one of them is reserved
-    assert requests_at_once(laid, 37 * 17, 271) == 36
+    assert at_once(laid, 37 * 17, 271) == 36
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (16, 1), (17, 2), (8192, 512)])
@@ -64,7 +67,7 @@ def test_bytes_make_whole_blocks_and_none_below_zero() -> None:
     laid = lay("Qwen2.5-7B-Instruct")
     assert blocks_in(laid, 10 * laid.bytes_per_block - 1) == 9
     assert blocks_in(laid, -1) == 0
-    assert requests_at_once(laid, 0, 271) == 0
+    assert at_once(laid, 0, 271) == 0
 
 
 def test_mla_has_blocks_of_64() -> None:
@@ -85,32 +88,25 @@ def test_the_gauntlets_model_has_blocks_of_1056_tokens() -> None:
     # vLLM's log of that model: "Padding mamba page size by 0.76%"
     assert round((1056 * 2048 / 2_146_304 - 1) * 100, 2) == 0.76
     assert {group.page_bytes for group in laid.groups} == {1056 * 2048}
-    assert lay("Qwen3.5-35B-A3B", step=64).block_size == 1088
-
-
-@pytest.mark.parametrize(
-    # vLLM's own test of Qwen3.5-0.8B
-    ("step", "block_size"),
-    [(1, 544), (64, 576)],
-)
-def test_the_smallest_hybrid_has_vllms_own_block_sizes(step: int, block_size: int) -> None:
-    assert lay("Qwen3.5-0.8B", step=step).block_size == block_size
+    # a states' group holds no tokens, but two states
+    assert (laid.groups[0].block_size, laid.groups[0].full_blocks) == (0, 2)
+    # vLLM's own test of the smallest
+    assert lay("Qwen3.5-0.8B").block_size == 544
 
 
 def test_a_hybrids_request_keeps_states_beside_its_tokens() -> None:
     # 3 groups of states and ceil(2000 / 1056) = 2 blocks of tokens; with prefix caching 2 states each
     assert blocks_for(lay("Qwen3.5-35B-A3B", prefix_caching=False), 2000) == 3 + 2
     assert blocks_for(lay("Qwen3.5-35B-A3B"), 2000) == 6 + 2
-    assert lay("Qwen3.5-35B-A3B").state_mode == "align"
-    assert lay("Qwen3.5-35B-A3B", prefix_caching=False).state_mode == "none"
-    assert lay("Qwen2.5-7B-Instruct").state_mode is None
+    assert lay("Qwen3.5-35B-A3B").has_states
+    assert not lay("Qwen2.5-7B-Instruct").has_states
     # one speculated token: a further state in each group
     assert blocks_for(lay("Qwen3.5-35B-A3B", spec_tokens=1), 100) == 9 + 1
 
 
 def test_fp8_doubles_the_tokens_of_a_block_that_must_hold_a_state() -> None:
     # 2,146,304 / 1,024 = 2,096 = 131 x 16
-    assert lay("Qwen3.5-35B-A3B", kv_dtype="fp8").block_size == 2096
+    assert lay("Qwen3.5-35B-A3B", kv_cache_dtype="fp8").block_size == 2096
 
 
 # What vLLM 0.19 told on an H100 for 8,192 tokens and 8,192 batched (logs of llm-d-planner, public)
@@ -129,7 +125,7 @@ TOLD = [
 def test_tokens_and_concurrency_are_what_vllm_told_on_a_gpu(
     name: str, kv_dtype: str, gib: float, tokens: int, concurrency: float
 ) -> None:
-    laid = lay(name, kv_dtype=kv_dtype, batched_tokens=8192)
+    laid = lay(name, kv_cache_dtype=kv_dtype, max_num_batched_tokens=8192)
     # the log rounds GiB to two digits
     least, most = (blocks_in(laid, round((gib + slack) * GIB)) for slack in (-0.005, 0.005))
     assert reported_tokens(laid, least, (0, 19)) <= tokens <= reported_tokens(laid, most, (0, 19))
@@ -145,7 +141,9 @@ def test_tokens_and_concurrency_are_what_vllm_told_on_a_gpu(
 def test_a_hybrids_tokens_are_what_vllm_0_24_told_on_a_gpu(
     gib: float, tokens: int, concurrency: float
 ) -> None:
-    setting = LayoutSetting(max_model_len=131_072, kv_dtype="fp8", batched_tokens=8192)
+    setting = EngineSettings(
+        max_model_len=131_072, kv_cache_dtype="fp8", max_num_batched_tokens=8192
+    )
     laid = layout(shape("Qwen3.5-35B-A3B"), setting)
     # 5.98 GiB are 299 blocks of 10 x 2,146,304 bytes; a request has ceil(131,072 / 2,096) + 3 x 2 = 69 of them
     blocks = blocks_in(laid, round(gib * GIB))
@@ -155,14 +153,14 @@ def test_a_hybrids_tokens_are_what_vllm_0_24_told_on_a_gpu(
 
 def test_newer_vllm_tells_whole_requests_tokens() -> None:
     # 15,999 blocks; 512 of the full group and 513 of each of six with windows: 3,590 a request
-    laid = lay("gemma-3-27b-it", batched_tokens=8192)
+    laid = lay("gemma-3-27b-it", max_num_batched_tokens=8192)
     assert reported_tokens(laid, 15_999) == int(15_999 / 3590 * 8192)
     assert reported_tokens(laid, 15_999, (0, 19)) == 15_999 // 7 * 16
 
 
 def test_a_window_holds_what_is_in_flight_too() -> None:
     # window 1,024: min(1,023 + 2 x 1,000, 8,192) = 3,023 tokens = 189 blocks, and one more
-    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    laid = lay("gemma-3-27b-it", max_num_batched_tokens=1000)
     assert {group.most_blocks for group in laid.groups if group.kind == "sliding"} == {190}
     # a short request needs no more than its own tokens: 7 groups of 2 blocks
     assert blocks_to_begin(laid, 20) == blocks_for(laid, 20) == 7 * 2
@@ -172,7 +170,7 @@ def test_a_window_holds_what_is_in_flight_too() -> None:
 
 def test_a_window_frees_what_it_has_passed_once_the_prompt_is_read() -> None:
     # 1,023 tokens and one of each of two batches in flight: 1,025 = 65 blocks, and one more
-    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    laid = lay("gemma-3-27b-it", max_num_batched_tokens=1000)
     assert blocks_for(laid, 8192) == 512 + 6 * 66
     # with 3 speculated tokens 1,023 + 2 x 4 = 1,031: 65 as well; with 8, 1,023 + 2 x 9 = 1,041: 66
     assert blocks_for(lay("gemma-3-27b-it", spec_tokens=3), 8192) == 512 + 6 * 66
@@ -180,22 +178,21 @@ def test_a_window_frees_what_it_has_passed_once_the_prompt_is_read() -> None:
 
 
 def test_the_last_request_with_windows_needs_room_for_its_prompt_too() -> None:
-    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    laid = lay("gemma-3-27b-it", max_num_batched_tokens=1000)
     # 1,652 to begin and 908 at the end: 1 + (5,000 - 1,652) // 908 = 1 + 3
-    assert requests_at_once(laid, 5001, 8192) == 4
-    assert requests_at_once(laid, 1653, 8192) == 1
-    assert requests_at_once(laid, 1652, 8192) == 0
+    assert at_once(laid, 5001, 8192) == 4
+    assert at_once(laid, 1653, 8192) == 1
+    assert at_once(laid, 1652, 8192) == 0
 
 
 @pytest.mark.parametrize(
-    ("batches", "pp", "tokens"), [(None, 1, 200), (1, 1, 100), (None, 2, 300), (4, 1, 400)]
+    ("version", "pp", "tokens"),
+    [((0, 14), 1, 200), ((0, 13), 1, 100), ((0, 14), 2, 300), ((0, 13), 2, 200)],
 )
 def test_batches_in_flight_follow_scheduling_and_stages(
-    batches: int | None, pp: int, tokens: int
+    version: tuple[int, ...], pp: int, tokens: int
 ) -> None:
-    setting = LayoutSetting(
-        max_model_len=4096, batched_tokens=100, concurrent_batches=batches, pp=pp
-    )
+    setting = EngineSettings(max_model_len=4096, max_num_batched_tokens=100, version=version, pp=pp)
     laid = layout(mixed("s", "s", "f", "f"), setting)
     most = {group.most_blocks for group in laid.groups if group.kind == "sliding"}
     assert most == {-(-(63 + tokens) // 16) + 1}
@@ -216,7 +213,7 @@ def test_batches_in_flight_follow_scheduling_and_stages(
     ],
 )
 def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[int]) -> None:
-    laid = layout(mixed(*kinds), LayoutSetting(max_model_len=4096))
+    laid = layout(mixed(*kinds), EngineSettings(max_model_len=4096))
     assert [len(group.layers) for group in laid.groups] == groups
     layers = sorted(index for group in laid.groups for index in group.layers)
     assert layers == list(range(len(kinds)))
@@ -226,20 +223,19 @@ def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[
 
 def test_pages_that_do_not_come_out_even_are_padded_and_keep_their_tokens() -> None:
     # full layers: 16 tokens x 2 KV heads x (80 + 80) x 2 bytes = 10,240; windows 16 x 2 x (32 + 32) x 2 = 4,096
-    laid = layout(mixed("s", "f", global_head_dim=80), LayoutSetting(max_model_len=4096))
+    laid = layout(mixed("s", "f", global_head_dim=80), EngineSettings(max_model_len=4096))
     assert [(group.block_size, group.page_bytes) for group in laid.groups] == [(16, 10_240)] * 2
     # twice as large: 32 tokens fill it
-    even = layout(mixed("s", "f", global_head_dim=64), LayoutSetting(max_model_len=4096))
+    even = layout(mixed("s", "f", global_head_dim=64), EngineSettings(max_model_len=4096))
     assert [(group.block_size, group.page_bytes) for group in even.groups] == [
         (32, 8192),
         (16, 8192),
     ]
 
 
-def test_a_block_that_is_asked_for_and_aligned_is_a_multiple_of_both() -> None:
-    # 36,864 + 1,048,576 bytes of state / 2,048 = 530 tokens: 7 x 80 = 560; of 80 and 64: 2 x 320
+def test_a_hybrids_block_is_a_multiple_of_what_is_asked_for() -> None:
+    # 36,864 + 1,048,576 bytes of state / 2,048 = 530 tokens: 7 x 80 = 560
     assert lay("Qwen3.5-0.8B", block_size=80).block_size == 560
-    assert lay("Qwen3.5-0.8B", block_size=80, step=64).block_size == 640
 
 
 def test_states_beside_mla_ask_for_blocks_of_128() -> None:
@@ -249,14 +245,14 @@ def test_states_beside_mla_ask_for_blocks_of_128() -> None:
     kinds = ["linear_attention", "full_attention"]
     model = tiny(num_hidden_layers=2, layer_types=kinds, **latent, **heads, **sizes)
     # 192 x 3 x 2 + 2 x 32 x 32 x 2 = 5,248 bytes of state / (64 + 16) x 2 = 33 tokens
-    assert layout(model, LayoutSetting(max_model_len=4096)).block_size == 128
+    assert layout(model, EngineSettings(max_model_len=4096)).block_size == 128
 
 
 def test_layers_of_a_group_are_dealt_in_turn_so_that_stages_have_some_of_each() -> None:
-    laid = layout(mixed(*"sssfsssf"), LayoutSetting(max_model_len=4096))
+    laid = layout(mixed(*"sssfsssf"), EngineSettings(max_model_len=4096))
     assert [group.layers for group in laid.groups] == [(0, 4), (1, 5), (2, 6), (3, 7)]
     # each of two stages has one layer of each group
-    halved = layout(mixed(*"sssfsssf"), LayoutSetting(max_model_len=4096, pp=2))
+    halved = layout(mixed(*"sssfsssf"), EngineSettings(max_model_len=4096, pp=2))
     assert halved.bytes_per_block * 2 == laid.bytes_per_block
 
 
@@ -303,23 +299,3 @@ def test_kv_heads_may_be_copied_to_more_gpus_than_there_are() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ToolkitError, match="28 layers, too few for 29 stages"):
         lay("Qwen2.5-7B-Instruct", pp=29)
-
-
-def test_layers_that_draft_keep_a_cache_of_their_own() -> None:
-    assert lay("Llama-3.1-8B-Instruct", draft_layers=1).bytes_per_block == 16 * 4096 * 33
-    # of a pipeline on the last stage: 16 layers and one
-    assert lay("Llama-3.1-8B-Instruct", draft_layers=1, pp=2).bytes_per_block == 16 * 4096 * 17
-    # a hybrid's join the full ones: 11 of those, and 30 with states in groups of 11
-    laid = lay("Qwen3.5-35B-A3B", draft_layers=1)
-    assert [len(group.layers) for group in laid.groups] == [10, 10, 10, 11]
-
-
-def test_a_states_group_holds_no_tokens() -> None:
-    group = next(one for one in lay("Qwen3.5-35B-A3B").groups if one.kind == "linear")
-    assert isinstance(group, LayerGroup)
-    assert (group.block_size, group.full_blocks, group.page_bytes) == (0, 2, 1056 * 2048)
-
-
-def test_layers_that_draft_stand_on_the_last_stage() -> None:
-    # 27 layers on two stages are 14 and 13: one more there makes 14 and 14
-    assert lay("DeepSeek-V2-Lite", draft_layers=1, pp=2).bytes_per_block == 14 * 64 * 1152

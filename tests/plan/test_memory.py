@@ -3,22 +3,14 @@
 import pytest
 from support.shapes import GIB, shape, tiny
 
-from toolkit.plan.kv_cache import LayoutSetting, blocks_in, layout
-from toolkit.plan.memory import (
-    MIB,
-    MemorySetting,
-    activation_bytes,
-    budget,
-    captured_sizes,
-    graph_bytes,
-    utilization_of,
-)
+from toolkit.plan.engine import EngineSettings
+from toolkit.plan.memory import GRAPHS_POOL, MIB, activation_bytes, budget, graph_bytes
 from toolkit.plan.weights import weights_of_gpu
 
 H100 = round(79.19 * GIB)
 """What CUDA says an H100 80 GB has."""
-ON_H100 = MemorySetting(
-    utilization=0.95, batched_tokens=8192, max_num_seqs=1024, version=(0, 19, 0)
+ON_H100 = EngineSettings(
+    gpu_memory_utilization=0.95, max_num_batched_tokens=8192, max_num_seqs=1024, version=(0, 19, 0)
 )
 """How the runs were started whose logs are public (llm-d-planner, accuracy_report.md)."""
 
@@ -57,61 +49,63 @@ def test_activations_are_near_what_vllm_told(name: str, told_gib: float) -> None
 
 
 def test_a_step_has_no_more_logits_than_tokens() -> None:
-    few, many = (MemorySetting(batched_tokens=64, max_num_seqs=seqs) for seqs in (64, 1024))
+    few, many = (
+        EngineSettings(max_num_batched_tokens=64, max_num_seqs=seqs) for seqs in (64, 1024)
+    )
     model = shape("Qwen2.5-7B-Instruct")
     assert activation_bytes(model, few) == activation_bytes(model, many)
 
 
 def test_before_0_17_the_dummy_run_took_more_than_twice_as_much() -> None:
     model = shape("Qwen2.5-7B-Instruct")
-    before = MemorySetting(batched_tokens=8192, max_num_seqs=1024, version=(0, 16))
+    before = EngineSettings(max_num_batched_tokens=8192, max_num_seqs=1024, version=(0, 16))
     # llm-d-planner's constant of that time: 5.60 GiB
     assert activation_bytes(model, before) / GIB == pytest.approx(5.6, rel=0.03)
-    since = MemorySetting(batched_tokens=8192, max_num_seqs=1024, version=(0, 17))
+    since = EngineSettings(max_num_batched_tokens=8192, max_num_seqs=1024, version=(0, 17))
     assert activation_bytes(model, since) / GIB == pytest.approx(2.2, rel=0.03)
 
 
 def test_many_tokens_weigh_more_than_few_requests_logits() -> None:
     wide = tiny(intermediate_size=8192)
-    few = MemorySetting(batched_tokens=8192, max_num_seqs=8)
+    few = EngineSettings(max_num_batched_tokens=8192, max_num_seqs=8)
     # hidden in and three of hidden and of width inside, of two bytes each: 8,192 x (4 x 128 + 3 x 8,192) x 2
     assert activation_bytes(wide, few) == 8192 * (4 * 128 + 3 * 8192) * 2
     # and the width is divided among GPUs
-    halved = MemorySetting(batched_tokens=8192, max_num_seqs=8, tp=2)
+    halved = EngineSettings(max_num_batched_tokens=8192, max_num_seqs=8, tp=2)
     assert activation_bytes(wide, halved) == 8192 * (4 * 128 + 3 * 4096) * 2
 
 
 def test_requested_is_rounded_up() -> None:
     # 1,001 x 0.92 = 920.92
-    assert budget(1001, 0, tiny(), MemorySetting()).requested == 921
+    assert budget(1001, 0, tiny(), EngineSettings()).requested == 921
 
 
 @pytest.mark.parametrize(
     ("version", "share"), [((0, 19, 1), 0.9), ((0, 20), 0.92), ((0, 33), 0.92)]
 )
 def test_the_default_utilization_is_the_versions(version: tuple[int, ...], share: float) -> None:
-    assert utilization_of(MemorySetting(version=version)) == share
-    assert utilization_of(MemorySetting(version=version, utilization=0.46)) == 0.46
+    assert EngineSettings(version=version).utilization == share
+    assert EngineSettings(version=version, gpu_memory_utilization=0.46).utilization == 0.46
 
 
 def test_graphs_are_taken_from_the_cache_from_0_20_on() -> None:
     model = shape("Qwen2.5-7B-Instruct")
-    old = budget(H100, 0, model, MemorySetting(utilization=0.9, version=(0, 19)))
-    new = budget(H100, 0, model, MemorySetting(utilization=0.9, version=(0, 20)))
+    old = budget(H100, 0, model, EngineSettings(gpu_memory_utilization=0.9, version=(0, 19)))
+    new = budget(H100, 0, model, EngineSettings(gpu_memory_utilization=0.9, version=(0, 20)))
     assert new.graphs == old.graphs > 0
     assert old.kv - new.kv == new.graphs
 
 
 def test_eager_captures_no_graphs() -> None:
-    found = budget(H100, 0, tiny(), MemorySetting(eager=True))
+    found = budget(H100, 0, tiny(), EngineSettings(eager=True))
     assert found.graphs == 0
     assert found.kv == found.requested - found.context - found.activations
 
 
 def test_graphs_that_do_not_fit_beside_an_old_versions_share_are_told() -> None:
     model = shape("Llama-3.1-8B-Instruct")
-    tight = budget(H100, 0, model, MemorySetting(utilization=0.995, version=(0, 19)))
-    roomy = budget(H100, 0, model, MemorySetting(utilization=0.9, version=(0, 19)))
+    tight = budget(H100, 0, model, EngineSettings(gpu_memory_utilization=0.995, version=(0, 19)))
+    roomy = budget(H100, 0, model, EngineSettings(gpu_memory_utilization=0.9, version=(0, 19)))
     assert any("lower it" in note for note in tight.notes)
     assert not any("lower it" in note for note in roomy.notes)
 
@@ -130,8 +124,9 @@ def test_graphs_that_do_not_fit_beside_an_old_versions_share_are_told() -> None:
     ],
 )
 def test_the_captured_sizes_are_vllms(seqs: int, batched: int, spec: int, sizes: int) -> None:
-    setting = MemorySetting(max_num_seqs=seqs, batched_tokens=batched, spec_tokens=spec)
-    assert captured_sizes(setting) == sizes
+    setting = EngineSettings(max_num_seqs=seqs, max_num_batched_tokens=batched, spec_tokens=spec)
+    # of three layers each size takes a MiB
+    assert graph_bytes(tiny(num_hidden_layers=3), setting) == GRAPHS_POOL + sizes * MIB
 
 
 @pytest.mark.parametrize(
@@ -143,39 +138,16 @@ def test_graphs_are_near_what_vllm_estimated(name: str, told_gib: float) -> None
     assert graph_bytes(shape(name), ON_H100) / GIB == pytest.approx(told_gib, rel=0.25)
 
 
-def test_several_gpus_pay_for_talking() -> None:
-    one = budget(H100, 0, tiny(), MemorySetting())
-    two = budget(H100, 0, tiny(), MemorySetting(tp=2))
-    # told: 0.25 GiB alone, 2.07 to 2.17 together
-    assert (one.context, two.context) == (round(0.25 * GIB), round(2.1 * GIB))
-
-
-def test_bytes_that_are_asked_for_go_before_all_else() -> None:
-    found = budget(H100, 70 * GIB, tiny(), MemorySetting(kv_bytes=5 * GIB))
-    assert found.kv == 5 * GIB
-    assert any("kv-cache-memory-bytes" in note for note in found.notes)
-
-
-def test_weights_that_do_not_fit_leave_less_than_nothing() -> None:
-    assert budget(40 * GIB, 50 * GIB, tiny(), MemorySetting()).kv < 0
-
-
-def test_somebodys_own_overhead_stands_for_all_estimates() -> None:
-    # "5 Lessons from Deploying LLMs in Production using vLLM": 80 GB - 54 GB of weights - 6 GB = 20 GB, with all of the GPU requested
-    own = MemorySetting(utilization=1.0, overhead_bytes=6_000_000_000)
-    found = budget(80_000_000_000, 54_000_000_000, shape("example-27b"), own)
-    assert found.kv == 20_000_000_000
-    laid = layout(shape("example-27b"), LayoutSetting(max_model_len=8192))
-    # 16 x 688,128 = 11,010,048 bytes a block
-    assert blocks_in(laid, found.kv) == 1816
-
-
 def test_what_is_an_estimate_is_called_one() -> None:
-    assert "estimates" in budget(H100, 0, tiny(), MemorySetting()).notes[0]
+    assert "estimates" in budget(H100, 0, tiny(), EngineSettings()).notes[0]
     assert MIB == 1_048_576
 
 
-@pytest.mark.parametrize(("version", "gib"), [((0, 17), 0.13), ((0, 18), 0.25)])
-def test_one_gpus_context_grew_with_0_18(version: tuple[int, ...], gib: float) -> None:
-    # told for Qwen3-14B: 0.13 GiB up to 0.17, 0.25 from 0.18 on
-    assert budget(H100, 0, tiny(), MemorySetting(version=version)).context == round(gib * GIB)
+@pytest.mark.parametrize(
+    ("version", "tp", "gib"),
+    # told for Qwen3-14B: 0.13 GiB up to 0.17, 0.25 from 0.18 on; for several GPUs together 2.07 to 2.17 each
+    [((0, 17), 1, 0.13), ((0, 18), 1, 0.25), ((0, 33), 2, 2.1)],
+)
+def test_a_gpus_context_is_what_vllm_told(version: tuple[int, ...], tp: int, gib: float) -> None:
+    found = budget(H100, 0, tiny(), EngineSettings(version=version, tp=tp))
+    assert found.context == round(gib * GIB)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support.shapes import TINY, config, shape, tiny
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.kv_cache import LayoutSetting, layout
+from toolkit.plan.engine import EngineSettings
+from toolkit.plan.kv_cache import layout
 from toolkit.plan.model_config import KvHeads, Latent, Recurrent, Shape, shape_of
 from toolkit.plan.weights import parameters
 
@@ -236,4 +237,4 @@ def test_any_config_becomes_a_shape_or_a_clear_refusal(fields: dict[str, Any]) -
     with contextlib.suppress(ToolkitError):
         model = shape_of(TINY | fields, "any")
         assert parameters(model).total > 0
-        assert layout(model, LayoutSetting(max_model_len=512)).bytes_per_block > 0
+        assert layout(model, EngineSettings(max_model_len=512)).bytes_per_block > 0

@@ -39,14 +39,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_config_json_alone_is_read(folder: Path) -> None:
     model = read_model(str(folder / "config.json"), KNOWN)
-    assert model.config == TINY
-    assert (model.name, model.source) == ("small", str(folder / "config.json"))
-    assert model.weight_bytes_on_disk is None
+    assert model.shape == shape_of(TINY, "small")
+    assert model.on_disk is None
 
 
 def test_a_directory_without_weights_says_so(folder: Path) -> None:
     model = read_model(str(folder), KNOWN)
-    assert model.weight_bytes_on_disk is None
+    assert model.on_disk is None
     assert "no safetensors" in model.notes[0]
 
 
@@ -54,8 +53,7 @@ def test_one_file_of_weights_is_added_up_by_its_header(folder: Path) -> None:
     weights = safetensors({"a": ("BF16", 100), "b": ("F8_E4M3", 300)})
     (folder / "model.safetensors").write_bytes(weights)
     model = read_model(str(folder), KNOWN)
-    assert model.weight_bytes_on_disk == 400
-    assert model.dtypes == (("F8_E4M3", 300), ("BF16", 100))
+    assert model.on_disk == 400
 
 
 def shards(folder: Path, **files: dict[str, tuple[str, int]]) -> None:
@@ -68,27 +66,27 @@ def shards(folder: Path, **files: dict[str, tuple[str, int]]) -> None:
 
 def test_shards_are_added_up_and_their_indexs_own_total_is_not_believed(folder: Path) -> None:
     shards(folder, one={"a": ("BF16", 100)}, two={"b": ("BF16", 50)})
-    assert read_model(str(folder), KNOWN).weight_bytes_on_disk == 150
+    assert read_model(str(folder), KNOWN).on_disk == 150
 
 
 def test_a_second_copy_of_the_weights_is_not_counted(folder: Path) -> None:
     shards(folder, one={"a": ("BF16", 100)}, two={"b": ("BF16", 50)})
     (folder / "consolidated.safetensors").write_bytes(safetensors({"a": ("BF16", 150)}))
     model = read_model(str(folder), KNOWN)
-    assert model.weight_bytes_on_disk == 150
+    assert model.on_disk == 150
     assert model.notes == ("1 file of weights is not in the index: not loaded",)
 
 
 def test_a_second_copy_beside_a_single_file_is_not_counted(folder: Path) -> None:
     for name in ("consolidated", "model"):
         (folder / f"{name}.safetensors").write_bytes(safetensors({"a": ("BF16", 150)}))
-    assert read_model(str(folder), KNOWN).weight_bytes_on_disk == 150
+    assert read_model(str(folder), KNOWN).on_disk == 150
 
 
 def test_layers_for_speculation_are_told_apart(folder: Path) -> None:
     shards(folder, one={"a": ("BF16", 100), "mtp.layers.0.x": ("BF16", 7)})
     model = read_model(str(folder), KNOWN)
-    assert (model.weight_bytes_on_disk, model.draft_bytes_on_disk) == (100, 7)
+    assert model.on_disk == 100
 
 
 def test_deepseeks_layer_for_speculation_stands_behind_the_last(folder: Path) -> None:
@@ -96,12 +94,12 @@ def test_deepseeks_layer_for_speculation_stands_behind_the_last(folder: Path) ->
     # TINY has 4 layers: 0 to 3
     shards(folder, one={"model.layers.3.x": ("BF16", 100), "model.layers.4.x": ("BF16", 7)})
     model = read_model(str(folder), KNOWN)
-    assert (model.weight_bytes_on_disk, model.draft_bytes_on_disk) == (100, 7)
+    assert model.on_disk == 100
 
 
 def test_a_pipe_among_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "model.safetensors")
-    assert read_model(str(folder), KNOWN).weight_bytes_on_disk is None
+    assert read_model(str(folder), KNOWN).on_disk is None
 
 
 def test_a_missing_shard_is_named(folder: Path) -> None:
@@ -191,7 +189,7 @@ def test_a_directory_without_a_config_names_what_is_missing(tmp_path: Path) -> N
 
 def test_an_older_quantizers_own_file_is_read(folder: Path) -> None:
     (folder / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 32}))
-    found = shape_of(read_model(str(folder), KNOWN).config, "x").quantization
+    found = read_model(str(folder), KNOWN).shape.quantization
     assert found is not None
     assert (found.name, found.group) == ("gptq-int4", 32)
 
@@ -199,7 +197,7 @@ def test_an_older_quantizers_own_file_is_read(folder: Path) -> None:
 def test_modelopts_own_file_is_read(folder: Path) -> None:
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}
     (folder / "hf_quant_config.json").write_text(json.dumps(beside))
-    found = shape_of(read_model(str(folder), KNOWN).config, "x").quantization
+    found = read_model(str(folder), KNOWN).shape.quantization
     assert found is not None
     assert found.name == "nvfp4"
 
@@ -208,18 +206,20 @@ def test_a_model_in_hugging_faces_cache_has_its_own_name(tmp_path: Path) -> None
     home = tmp_path / "models--Qwen--Qwen2.5-7B" / "snapshots" / "abc"
     home.mkdir(parents=True)
     (home / "config.json").write_text(json.dumps(TINY))
-    assert read_model(str(home), KNOWN).name == "Qwen/Qwen2.5-7B"
+    assert read_model(str(home), KNOWN).shape.name == "Qwen/Qwen2.5-7B"
 
 
 @pytest.mark.parametrize("word", ["Small-7B", "small-7b", "acme/Small-7B", "Small-7B-AWQ"])
 def test_the_catalog_knows_a_model_by_any_of_its_names(word: str) -> None:
     model = read_model(word, KNOWN)
-    assert (model.name, model.source, model.config) == ("Small-7B", "catalog", TINY)
+    assert model.shape.name == "Small-7B"
+    is_awq = model.shape.quantization is not None
+    assert is_awq is word.endswith("AWQ")
 
 
 def test_the_catalog_may_know_bytes_and_have_something_to_say() -> None:
     model = read_model("example", KNOWN)
-    assert (model.weight_bytes_on_disk, model.notes) == (54, ("no real model",))
+    assert (model.on_disk, model.notes) == (54, ("no real model",))
 
 
 def test_an_unknown_name_hears_the_nearest() -> None:

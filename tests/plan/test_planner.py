@@ -1,6 +1,7 @@
 """The whole answer for one model on one machine: by hand where it is exact, and by what must hold where it is an estimate."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,10 +9,9 @@ from hypothesis import strategies as st
 from support.shapes import GIB, shape
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.capacity import Goal, Prices, RequestLengths
-from toolkit.plan.engine import EngineSettings, Gpu, version_of
-from toolkit.plan.planner import kv_bytes, plan
-from toolkit.plan.result import Plan
+from toolkit.plan.capacity import RequestLengths
+from toolkit.plan.engine import EngineSettings, Gpu, PlanQuestion, version_of
+from toolkit.plan.planner import Plan, plan
 
 QWEN, HYBRID, EXAMPLE = "Qwen2.5-7B-Instruct", "Qwen3.5-35B-A3B", "example-27b"
 A100 = Gpu(name="a100-80gb", memory_bytes=round(79.25 * GIB), is_a100=True)
@@ -29,20 +29,18 @@ def lengths(prompt: float, output: float) -> RequestLengths:
     )
 
 
-def worked_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
-    return plan(
-        shape(EXAMPLE),
+def planned(name: str, gpu: Gpu, quantization: str | None = None, **asked: Any) -> Plan:
+    return plan(PlanQuestion(shape=shape(name), gpu=gpu, **asked), quantization)
+
+
+def worked_example() -> Plan:
+    return planned(
+        EXAMPLE,
         EXAMPLE_GPU,
         on_disk=54_000_000_000,
         settings=EXAMPLE_SETTINGS,
         load=lengths(500, 50),
-        goal=goal,
     )
-
-
-def test_64_requests_of_8192_tokens_take_28_gib_of_qwen() -> None:
-    # 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; x 8192 x 64 = 28.0 GiB
-    assert kv_bytes(shape(QWEN), EngineSettings(), 8192) * 64 == 28 * GIB
 
 
 def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
@@ -54,21 +52,13 @@ def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
     assert any(note.startswith("bytes alone would hold 52 requests") for note in found.notes)
 
 
-def test_the_27b_example_answers_one_request_in_5_s_of_each_that_it_holds() -> None:
-    found = worked_example(Goal(seconds_per_request=5.0, prices=Prices(gpu_hour=2.0)))
-    assert found.requests_per_s == pytest.approx(51 / 5)
-    # 3600 x 10.2 x 550 = 20.196 million tokens an hour
-    assert found.cost_per_million_tokens == pytest.approx(2.0 / 20.196)
-    assert any("bytes alone would hold 52 requests (10.4 a second)" in note for note in found.notes)
-
-
 def test_tokens_in_a_step_are_all_prompts_that_may_come_at_once() -> None:
     # 51 x 500
     assert worked_example().flags["max-num-batched-tokens"] == "25500"
 
 
 def test_a_hybrids_states_are_counted_as_vllm_does() -> None:
-    found = plan(shape(HYBRID), A100, quantization="gptq-int4", load=lengths(15, 256))
+    found = planned(HYBRID, A100, quantization="gptq-int4", load=lengths(15, 256))
     # 10 full layers x 2 x 2 heads x 256 x 2 bytes
     assert found.kv_bytes_per_token == 20_480
     # 30 layers x (49,152 + 2,097,152)
@@ -78,8 +68,8 @@ def test_a_hybrids_states_are_counted_as_vllm_does() -> None:
     assert found.bytes_per_block == 10 * 1056 * 2048
     # one block of tokens, and two states in each of three groups of layers
     assert found.blocks_per_request == 7
-    without = plan(
-        shape(HYBRID),
+    without = planned(
+        HYBRID,
         A100,
         quantization="gptq-int4",
         settings=EngineSettings(prefix_caching=False),
@@ -93,8 +83,8 @@ def test_the_gauntlets_661_blocks_come_out_within_a_tenth() -> None:
 
     Taken as blocks of 16 tokens they would be 0.1 GiB, a hundredth of what 0.46 of the GPU leaves.
     """
-    found = plan(
-        shape(HYBRID),
+    found = planned(
+        HYBRID,
         A100,
         quantization="gptq-int4",
         settings=EngineSettings(
@@ -110,7 +100,7 @@ def test_the_gauntlets_661_blocks_come_out_within_a_tenth() -> None:
 
 
 def test_everything_that_vllm_may_use_is_accounted_for() -> None:
-    found = plan(shape(QWEN), A100, settings=FIXED)
+    found = planned(QWEN, A100, settings=FIXED)
     parts = (
         found.weights_gib,
         found.context_gib or 0,
@@ -121,18 +111,8 @@ def test_everything_that_vllm_may_use_is_accounted_for() -> None:
     assert sum(parts) == pytest.approx(0.9 * 79.25, abs=1e-6)
 
 
-def test_graphs_come_on_top_before_0_20() -> None:
-    before, since = (
-        plan(shape(QWEN), A100, settings=replace(FIXED, version=version))
-        for version in ((0, 19), (0, 20))
-    )
-    graphs = since.graph_gib or 0
-    assert graphs > 0
-    assert before.kv_budget_gib - since.kv_budget_gib == pytest.approx(graphs, abs=1e-6)
-
-
 def test_what_is_told_stands_and_what_is_not_is_recommended() -> None:
-    found = plan(shape(QWEN), A100, settings=FIXED, load=lengths(500, 50))
+    found = planned(QWEN, A100, settings=FIXED, load=lengths(500, 50))
     assert found.flags == {
         "max-model-len": "2048",
         "max-num-seqs": "64",
@@ -140,27 +120,26 @@ def test_what_is_told_stands_and_what_is_not_is_recommended() -> None:
         "gpu-memory-utilization": "0.9",
     }
     assert all(one.why.startswith("as told") for one in found.advice)
-    free = plan(shape(QWEN), A100, load=lengths(500, 50))
+    free = planned(QWEN, A100, load=lengths(500, 50))
     # 550 x 1.15 = 632.5, up to 768; graphs are captured for 512
     assert free.flags["max-model-len"] == "768"
     assert free.flags["max-num-seqs"] == "512"
 
 
 def test_a_target_rate_lowers_the_sequences_to_three_times_what_it_needs() -> None:
-    goal = Goal(seconds_per_request=5.0, target_rps=10.0)
-    found = plan(shape(QWEN), A100, load=lengths(500, 50), goal=goal)
+    found = planned(QWEN, A100, load=lengths(500, 50), seconds_per_request=5.0, target_rps=10.0)
     assert found.flags["max-num-seqs"] == "150"
     # 150 at once of 5 s
     assert found.requests_per_s == 30.0
 
 
 def test_nobody_told_how_long_requests_are_so_all_count_as_the_longest() -> None:
-    found = plan(shape(QWEN), A100)
+    found = planned(QWEN, A100)
     assert found.request_tokens == found.max_model_len == 32_768
     assert found.flags["max-num-seqs"] == "256"
     assert any("was not told" in note for note in found.notes)
     # on another GPU vLLM itself takes other numbers
-    h100 = plan(shape(QWEN), replace(A100, is_a100=False))
+    h100 = planned(QWEN, replace(A100, is_a100=False))
     assert h100.flags["max-num-seqs"] == "1024"
     assert h100.flags["max-num-batched-tokens"] == "8192"
 
@@ -168,7 +147,7 @@ def test_nobody_told_how_long_requests_are_so_all_count_as_the_longest() -> None
 def test_a_hybrid_of_unknown_lengths_is_given_no_more_sequences_than_start() -> None:
     h100 = Gpu(name="h100-80gb", memory_bytes=round(79.18 * GIB))
     # 65.4 GiB of weights leave about 400 blocks: vLLM's own 1,024 sequences would not start; 7 blocks hold the shortest request
-    found = plan(shape(HYBRID), h100)
+    found = planned(HYBRID, h100)
     blocks, sequences = found.num_gpu_blocks or 0, found.max_num_seqs or 0
     assert blocks < 1024
     assert 1 < sequences <= (blocks - 1) // 7
@@ -185,31 +164,31 @@ def test_more_sequences_than_states_are_told_to_be_refused_but_without_graphs() 
         (HYBRID, replace(many, max_num_seqs=64), False),
         ("gemma-3-27b-it", many, False),
     ):
-        found = plan(shape(name), h100, settings=asked, load=lengths(100, 10))
+        found = planned(name, h100, settings=asked, load=lengths(100, 10))
         assert any(note.endswith(told) for note in found.notes) is refused
 
 
 def test_a_model_longer_than_memory_is_cut_to_what_fits() -> None:
     small = Gpu(name="24GiB", memory_bytes=24 * GIB)
-    found = plan(shape("Llama-3.1-8B-Instruct"), small)
+    found = planned("Llama-3.1-8B-Instruct", small)
     assert found.fits
     assert found.max_model_len is not None
     assert 0 < found.max_model_len < 131_072
     # one more block would not be there
     longer = replace(EngineSettings(), max_model_len=found.max_model_len + 2 * 16 + 1)
-    assert not plan(shape("Llama-3.1-8B-Instruct"), small, settings=longer).fits
+    assert not planned("Llama-3.1-8B-Instruct", small, settings=longer).fits
 
 
 def test_weights_larger_than_memory_do_not_fit_and_hold_nothing() -> None:
-    found = plan(
-        shape("Llama-3.3-70B-Instruct"),
+    found = planned(
+        "Llama-3.3-70B-Instruct",
         A100,
         load=lengths(500, 50),
-        goal=Goal(seconds_per_request=1.0, prices=Prices(gpu_hour=1.0)),
+        seconds_per_request=1.0,
     )
     assert not found.fits
     assert (found.max_concurrency, found.kv_cache_tokens, found.kv_budget_gib) == (0, 0, 0)
-    assert (found.requests_per_s, found.cost_per_million_tokens) == (None, None)
+    assert found.requests_per_s is None
     assert found.notes[0].startswith("does not fit: ")
     # nobody should start it
     assert (found.flags, found.advice) == ({}, ())
@@ -217,54 +196,52 @@ def test_weights_larger_than_memory_do_not_fit_and_hold_nothing() -> None:
 
 def test_a_limit_longer_than_memory_does_not_start() -> None:
     small = Gpu(name="20GiB", memory_bytes=20 * GIB)
-    found = plan(
-        shape("Llama-3.1-8B-Instruct"), small, settings=EngineSettings(max_model_len=131_072)
-    )
+    found = planned("Llama-3.1-8B-Instruct", small, settings=EngineSettings(max_model_len=131_072))
     assert not found.fits
     assert "does not start: one request of max-model-len, 131,072 tokens" in found.notes[0]
 
 
 def test_fp8_without_another_checkpoint_is_a_flag_and_4_bit_is_another_checkpoint() -> None:
-    fp8 = plan(shape(QWEN), A100, quantization="fp8", load=lengths(500, 50))
+    fp8 = planned(QWEN, A100, quantization="fp8", load=lengths(500, 50))
     assert fp8.flags["quantization"] == "fp8"
     assert not any("another checkpoint" in note for note in fp8.notes)
-    awq = plan(shape(QWEN), A100, quantization="awq", load=lengths(500, 50))
+    awq = planned(QWEN, A100, quantization="awq", load=lengths(500, 50))
     assert "quantization" not in awq.flags
     assert any("another checkpoint" in note for note in awq.notes)
 
 
 def test_an_a100_is_told_that_it_does_not_compute_in_fp8() -> None:
     told = "does not compute in fp8"
-    a100 = plan(shape(QWEN), replace(A100, fp8=False), quantization="fp8")
-    h100 = plan(shape(QWEN), replace(A100, fp8=True), quantization="fp8")
+    a100 = planned(QWEN, replace(A100, fp8=False), quantization="fp8")
+    h100 = planned(QWEN, replace(A100, fp8=True), quantization="fp8")
     assert any(told in note for note in a100.notes)
     assert not any(told in note for note in h100.notes)
 
 
 def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
     fast = replace(A100, bandwidth_bytes_s=2.0e12)
-    found = plan(shape(QWEN), fast, on_disk=15_000_000_000, load=lengths(500, 50))
+    found = planned(QWEN, fast, on_disk=15_000_000_000, load=lengths(500, 50))
     # the embedding is looked up: 15e9 - 152,064 x 3584 x 2 = 13.91e9; / 2e12 = 6.955 ms; 50 of them 0.348 s
     [note] = [note for note in found.notes if note.startswith("a token takes")]
     assert "6.96 ms or more" in note
     assert "50 tokens 0.35 s or more" in note
     # two GPUs read half each
-    two = plan(shape(QWEN), fast, on_disk=15_000_000_000, settings=EngineSettings(tp=2))
+    two = planned(QWEN, fast, on_disk=15_000_000_000, settings=EngineSettings(tp=2))
     assert any("a token takes 3.48 ms or more" in note for note in two.notes)
     # an image encoder is not read for text: 35,107,181,936 - 446,571,248 - 248,320 x 2048 parameters of 2 bytes = 68.30e9
-    hybrid = plan(shape(HYBRID), fast)
+    hybrid = planned(HYBRID, fast)
     assert any("reads 68.3 GB of weights" in note for note in hybrid.notes)
 
 
 def test_a_time_that_memory_does_not_leave_is_doubted() -> None:
     fast = replace(A100, bandwidth_bytes_s=2.0e12)
     for seconds, doubted in ((0.34, True), (0.36, False)):  # 50 x 6.955 ms = 0.348 s
-        found = plan(
-            shape(QWEN),
+        found = planned(
+            QWEN,
             fast,
             on_disk=15_000_000_000,
             load=lengths(500, 50),
-            goal=Goal(seconds_per_request=seconds),
+            seconds_per_request=seconds,
         )
         told = [note for note in found.notes if "did a cache answer?" in note]
         assert bool(told) is doubted
@@ -282,14 +259,14 @@ def test_a_time_that_memory_does_not_leave_is_doubted() -> None:
 def test_settings_that_vllm_or_the_limit_refuses_are_told(
     changes: dict[str, int], load: RequestLengths, told: str
 ) -> None:
-    found = plan(shape(QWEN), A100, settings=replace(FIXED, **changes), load=load)
+    found = planned(QWEN, A100, settings=replace(FIXED, **changes), load=load)
     assert any(told in note for note in found.notes)
-    fine = plan(shape(QWEN), A100, settings=FIXED, load=lengths(500, 50))
+    fine = planned(QWEN, A100, settings=FIXED, load=lengths(500, 50))
     assert not any("refuse" in note for note in fine.notes)
 
 
 def test_an_image_encoder_is_among_the_weights_and_what_it_computes_is_not_counted() -> None:
-    found = plan(shape(HYBRID), A100, quantization="awq")
+    found = planned(HYBRID, A100, quantization="awq")
     # 446,571,248 parameters of 2 bytes
     assert any(
         note.startswith("0.8 GiB of the weights are its image encoder") for note in found.notes
@@ -298,7 +275,7 @@ def test_an_image_encoder_is_among_the_weights_and_what_it_computes_is_not_count
 
 def test_requests_of_unlike_lengths_are_told_what_the_longest_would_leave() -> None:
     alike, unlike = (
-        plan(shape(QWEN), A100, settings=FIXED, load=replace(lengths(500, 50), longest=longest))
+        planned(QWEN, A100, settings=FIXED, load=replace(lengths(500, 50), longest=longest))
         for longest in (600, 1100)
     )
     # twice as long: half as many
@@ -309,23 +286,23 @@ def test_requests_of_unlike_lengths_are_told_what_the_longest_would_leave() -> N
     # from one and a half times on: 825
     for longest, said in ((824, False), (825, True)):
         load = replace(lengths(500, 50), longest=longest)
-        found = plan(shape(QWEN), A100, settings=FIXED, load=load)
+        found = planned(QWEN, A100, settings=FIXED, load=load)
         assert any("preemption" in note for note in found.notes) is said
 
 
 def test_sequences_that_leave_much_of_memory_idle_are_told() -> None:
-    most = plan(shape(QWEN), A100, settings=FIXED, load=lengths(500, 50)).max_concurrency
+    most = planned(QWEN, A100, settings=FIXED, load=lengths(500, 50)).max_concurrency
     for sequences, said in ((round(most * 0.85), True), (round(most * 0.95), False)):
         settings = replace(FIXED, max_num_seqs=sequences, overhead_bytes=2**30)
-        found = plan(shape(QWEN), A100, settings=settings, load=lengths(500, 50))
+        found = planned(QWEN, A100, settings=settings, load=lengths(500, 50))
         # what sequences take of memory themselves is told, so that only they change
         assert found.max_concurrency == pytest.approx(most, rel=0.05)
         assert any("to the prefix cache" in note for note in found.notes) is said
 
 
 def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
-    one = plan(shape(QWEN), A100, settings=FIXED)
-    two = plan(shape(QWEN), A100, settings=replace(FIXED, tp=2))
+    one = planned(QWEN, A100, settings=FIXED)
+    two = planned(QWEN, A100, settings=replace(FIXED, tp=2))
     assert two.flags["tensor-parallel-size"] == "2"
     assert (two.gpus, two.weights_gib) == (2, one.weights_gib)
     # 4 KV heads on 2 GPUs: 2 each, none twice
@@ -338,9 +315,9 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
         for part in (two.context_gib, two.activation_gib, two.graph_gib, two.kv_budget_gib)
     ) == pytest.approx(2 * 0.9 * 79.25 - two.weights_gib, abs=0.01)
     # states are divided, too, and add up
-    halved = plan(shape(HYBRID), A100, settings=EngineSettings(tp=2))
+    halved = planned(HYBRID, A100, settings=EngineSettings(tp=2))
     assert halved.state_bytes_per_request == 30 * 2_146_304
-    eight = plan(shape("Qwen2.5-72B-Instruct"), A100, settings=replace(FIXED, tp=16))
+    eight = planned("Qwen2.5-72B-Instruct", A100, settings=replace(FIXED, tp=16))
     # 8 KV heads on 16 GPUs: each is held twice; 80 x 2 x 8 x 128 x 2 = 327,680
     assert eight.kv_bytes_per_token == 2 * 327_680
     assert any("hold copies" in note for note in eight.notes)
@@ -349,8 +326,8 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
 def test_what_speculates_is_told_not_to_be_counted() -> None:
     told = "and their KV cache are not counted"
     for name, spec_tokens, said in ((HYBRID, 2, True), (QWEN, 2, True), (HYBRID, 0, False)):
-        found = plan(
-            shape(name), A100, quantization="awq", settings=EngineSettings(spec_tokens=spec_tokens)
+        found = planned(
+            name, A100, quantization="awq", settings=EngineSettings(spec_tokens=spec_tokens)
         )
         notes = [note for note in found.notes if told in note]
         assert bool(notes) is said
@@ -361,46 +338,23 @@ def test_what_speculates_is_told_not_to_be_counted() -> None:
 
 def test_an_engine_of_old_is_told_to_deal_memory_otherwise() -> None:
     for version, said in (((0, 7, 3), True), ((0, 8), False), ((0, 8, 5), False)):
-        found = plan(shape(QWEN), A100, settings=replace(FIXED, version=version))
+        found = planned(QWEN, A100, settings=replace(FIXED, version=version))
         assert any("another engine (V0)" in note for note in found.notes) is said
 
 
 def test_a_pipelines_gpus_hold_a_part_of_the_weights_each() -> None:
     # 131.4 GiB of weights: too many for one, and for each of two with half of them there is room
-    llama = shape("Llama-3.3-70B-Instruct")
-    assert not plan(llama, A100, settings=FIXED).fits
-    halved = plan(llama, A100, settings=replace(FIXED, pp=2))
+    llama = "Llama-3.3-70B-Instruct"
+    assert not planned(llama, A100, settings=FIXED).fits
+    halved = planned(llama, A100, settings=replace(FIXED, pp=2))
     assert halved.fits
     assert halved.flags["pipeline-parallel-size"] == "2"
-
-
-def test_speculated_tokens_ask_for_a_further_state_each() -> None:
-    # 3 groups of states: with prefix caching 2 each, and one more for each speculated token
-    two, three = (
-        plan(
-            shape(HYBRID),
-            A100,
-            quantization="awq",
-            settings=EngineSettings(spec_tokens=spec),
-            load=lengths(15, 5),
-        )
-        for spec in (0, 1)
-    )
-    assert (two.blocks_per_request, three.blocks_per_request) == (3 * 2 + 1, 3 * 3 + 1)
-
-
-def test_before_0_14_one_batch_fewer_is_in_flight() -> None:
-    # windows of 1,024 in 6 groups: 1,023 + 2,048 tokens = 192 blocks and one more; since, 1,023 + 2 x 2,048 = 320 and one
-    for version, blocks in (((0, 13), 193), ((0, 14), 321)):
-        limits = replace(FIXED, max_model_len=8192, version=version)
-        found = plan(shape("gemma-3-27b-it"), A100, settings=limits, load=lengths(8000, 192))
-        assert found.blocks_to_begin == 512 + 6 * blocks
 
 
 def test_slices_of_a_gpu_cannot_be_joined() -> None:
     slice_ = Gpu(name="1g.10gb", memory_bytes=round(9.5 * GIB), is_slice=True)
     with pytest.raises(ToolkitError, match="slices of the kind"):
-        plan(shape(QWEN), slice_, settings=EngineSettings(tp=2))
+        planned(QWEN, slice_, settings=EngineSettings(tp=2))
 
 
 MEMORY = st.integers(min_value=4 * GIB, max_value=300 * GIB)
@@ -409,8 +363,8 @@ TOKENS = st.integers(min_value=1, max_value=2048)
 
 
 def at_once(name: str, memory: int, tokens: float, settings: EngineSettings = FIXED) -> int:
-    return plan(
-        shape(name),
+    return planned(
+        name,
         Gpu(name="some", memory_bytes=memory),
         settings=settings,
         load=RequestLengths(request_tokens=tokens),
@@ -455,8 +409,8 @@ def test_a_smaller_cache_never_holds_fewer_requests(name: str, memory: int, toke
 def test_recommended_flags_agree_with_what_memory_holds(
     name: str, memory: int, tokens: int, version: tuple[int, ...]
 ) -> None:
-    found = plan(
-        shape(name),
+    found = planned(
+        name,
         Gpu(name="some", memory_bytes=memory),
         settings=EngineSettings(version=version),
         load=RequestLengths(prompt_tokens=tokens / 2, request_tokens=float(tokens)),

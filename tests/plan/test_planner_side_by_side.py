@@ -3,9 +3,17 @@
 from support.shapes import GIB, config, shape
 
 from toolkit.plan.capacity import RequestLengths
-from toolkit.plan.engine import EngineSettings, Gpu
+from toolkit.plan.engine import EngineSettings, Gpu, PlanQuestion
 from toolkit.plan.model_config import shape_of
-from toolkit.plan.planner import PlanQuestion, best, gains, names_for, side_by_side, ways_out
+from toolkit.plan.planner import (
+    best,
+    gains,
+    names_for,
+    otherwise,
+    plan,
+    side_by_side,
+    ways_out,
+)
 
 QWEN, LLAMA = "Qwen2.5-7B-Instruct", "Llama-3.1-8B-Instruct"
 LENGTHS = RequestLengths(prompt_tokens=500.0, output_tokens=50.0, request_tokens=550.0)
@@ -51,43 +59,43 @@ def test_advice_is_for_the_first_that_fits() -> None:
 def test_what_does_not_fit_is_told_what_would_make_it() -> None:
     # 15.0 GiB of weights in 16 bit on 12 GiB: half of them on each of two, or half as many bytes
     question = asked(LLAMA, 12)
-    (plan,) = side_by_side(question, ("bf16",))
-    assert ways_out(plan, question) == (
+    (one,) = side_by_side(question, ("bf16",))
+    assert ways_out(one, question) == (
         "quantization fp8",
         "quantization awq",
         "quantization gptq-int4",
         "2 GPUs (--tensor-parallel-size 2)",
     )
-    assert plan.notes[-1] == (
+    assert one.notes[-1] == (
         "it would fit with quantization fp8, or quantization awq, or quantization gptq-int4, or 2 GPUs (--tensor-parallel-size 2)"
     )
 
 
 def test_each_way_out_that_is_told_really_fits() -> None:
     question = asked(LLAMA, 12)
-    (plan,) = side_by_side(question, ("bf16",))
-    assert not plan.fits
-    assert all(question.answer(name).fits for name in ("fp8", "awq", "gptq-int4"))
-    two = question.otherwise("bf16", tp=2)
+    (one,) = side_by_side(question, ("bf16",))
+    assert not one.fits
+    assert all(plan(question, name).fits for name in ("fp8", "awq", "gptq-int4"))
+    two = otherwise(question, "bf16", tp=2)
     assert two is not None
     assert two.fits
 
 
 def test_a_limit_that_is_too_long_is_told_the_longest_that_fits() -> None:
     question = asked(LLAMA, 20, max_model_len=131_072)
-    (plan,) = side_by_side(question, ("bf16",))
-    assert not plan.fits
-    ways = ways_out(plan, question)
+    (one,) = side_by_side(question, ("bf16",))
+    assert not one.fits
+    ways = ways_out(one, question)
     [shorter] = [way for way in ways if way.startswith("requests of at most ")]
     length = int(shorter.split()[4].replace(",", ""))
-    told = question.otherwise("bf16", max_model_len=length)
+    told = otherwise(question, "bf16", max_model_len=length)
     assert told is not None
     assert told.fits
 
 
 def test_what_cannot_fit_by_one_change_says_so() -> None:
-    (plan,) = side_by_side(asked("Llama-3.3-70B-Instruct", 2), ("bf16",))
-    assert "no single change" in plan.notes[-1]
+    (one,) = side_by_side(asked("Llama-3.3-70B-Instruct", 2), ("bf16",))
+    assert "no single change" in one.notes[-1]
 
 
 def test_a_smaller_cache_is_proposed_where_it_is_worth_it() -> None:
@@ -101,4 +109,4 @@ def test_a_smaller_cache_is_proposed_where_it_is_worth_it() -> None:
 
 
 def test_settings_that_are_impossible_are_no_answer() -> None:
-    assert asked(QWEN, 24).otherwise("bf16", tp=3) is None
+    assert otherwise(asked(QWEN, 24), "bf16", tp=3) is None

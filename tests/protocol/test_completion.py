@@ -113,8 +113,8 @@ def call(**function: str) -> bytes:
     return chunk({"tool_calls": [{"index": 0, "function": function}]})
 
 
-def legacy(said: str, finish: str | None = None) -> bytes:
-    return event({"choices": [{"index": 0, "text": said, "finish_reason": finish}]})
+def legacy(said: str) -> bytes:
+    return event({"choices": [{"index": 0, "text": said, "finish_reason": None}]})
 
 
 def test_a_chunk_is_read_for_what_it_says() -> None:

@@ -149,21 +149,6 @@ def test_what_a_model_may_read_as_written_counts_as_written(holder: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (b'{"logit_bias":{"1":1,"2":2}}', b'{"logit_bias":{"2":2.0,"1":1}}'),
-        (b'{"messages":[{"n":1.0,"content":"b"}]}', b'{"messages":[{"content":"b","n":1}]}'),
-        (b'{"messages":[{"a":1,"content":[{"type":"text","text":"b"}]}]}',
-         b'{"messages":[{"content":[{"text":"b","type":"text"}],"a":1}]}'),
-        (b'{"messages":[{"role":"a","tool_calls":[{"id":"b"}]}]}', b'{"messages":[{"tool_calls":[{"id":"b"}],"role":"a"}]}'),
-        (b'{"input":[{"role":"a","content":"b"}]}', b'{"input":[{"content":"b","role":"a"}]}'),
-    ],
-)  # fmt: skip
-def test_what_a_server_reads_field_by_field_has_no_order(one: bytes, other: bytes) -> None:
-    assert form(one) == form(other)
-
-
-@pytest.mark.parametrize(
     ("number", "folded"),
     [
         (b"1e2", b"100"),

@@ -5,22 +5,13 @@ import pytest
 from toolkit.proxy.auth import (
     MOST_KEY,
     Keyring,
-    from_environment,
     from_file,
-    owner,
 )
 from toolkit.proxy.config import TeamSetting
 
 RED = TeamSetting(name="red", key_env="RED_KEY")
-BLUE = TeamSetting(name="blue", key_env="BLUE_KEY")
 SECRET = "sk-very-secret-1234567890"
 RING = Keyring([], [("red", "key-of-red"), ("red", "next-of-red"), ("blue", "key-of-blue")])
-
-
-def test_a_key_opens_for_its_team_and_the_next_one_too() -> None:
-    assert RING.team(b"Bearer key-of-red") == "red"
-    assert RING.team(b"Bearer next-of-red") == "red"
-    assert RING.team(b"Bearer key-of-blue") == "blue"
 
 
 @pytest.mark.parametrize(
@@ -60,22 +51,3 @@ def test_the_ring_keeps_no_key() -> None:
     held = repr(vars(ring))
     assert SECRET not in held
     assert "red" in held
-
-
-def test_a_variable_may_hold_several_keys() -> None:
-    environ = {"RED_KEY": " old \t new\n", "BLUE_KEY": "b"}
-    found = from_environment([RED, BLUE], environ)
-    assert found == [("red", "old"), ("red", "new"), ("blue", "b")]
-
-
-def test_a_file_holds_a_team_and_a_key_a_line() -> None:
-    text = "\ufeff# keys\r\n\nred  one#two   # the first\n\tblue\tthree\nred four\n   # end"
-    found = from_file(text, "keys.txt", [RED, BLUE])
-    assert found == [("red", "one#two"), ("blue", "three"), ("red", "four")]
-
-
-def test_answers_belong_to_a_team_or_its_pool_and_a_pool_named_like_a_team_is_not_it() -> None:
-    pooled = [TeamSetting(name=name, pool="red") for name in ("a", "b")]
-    assert owner(pooled[0]) == owner(pooled[1])
-    assert owner(pooled[0]) != owner(RED)
-    assert owner(RED) != owner(BLUE)

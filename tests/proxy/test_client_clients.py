@@ -1,14 +1,12 @@
 """Clients that leave, read slowly, or send too much at once."""
 
 import asyncio
-import gc
-import weakref
 
 import pytest
 from support.chat import until
-from support.fronting import Client, House, Run, get, house, later, on_both_loops, post
+from support.fronting import Client, House, get, house, later, on_both_loops, post
 
-from toolkit.proxy.client import PIPELINED_BYTES, ClientConnection, Request, unread_bytes
+from toolkit.proxy.client import PIPELINED_BYTES, Request, unread_bytes
 
 READ_BYTES = 256 * 1024
 """The most that either loop reads at once."""
@@ -57,62 +55,32 @@ async def close_half(client: Client) -> None:
 @on_both_loops
 @pytest.mark.parametrize("leave", [close, reset, close_half])
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_a_client_that_leaves_is_told_at_once_and_once(
-    run: Run, leave: object, is_begun: bool
-) -> None:
-    async def talk() -> None:
-        async with house(later) as front:
-            client, reply, told = await under_way(front)
-            if is_begun:
-                reply.begin(200, [])
-                reply.write(b"")
-                await client.head()
-            await leave(client)  # type: ignore[operator]
-            await until(lambda: front.front.connections == 0)
-            assert (told.gone, reply.left, front.front.busy) == (1, True, 0)
-            # what is written after it goes nowhere
+async def test_a_client_that_leaves_is_told_at_once_and_once(leave: object, is_begun: bool) -> None:
+    async with house(later) as front:
+        client, reply, told = await under_way(front)
+        if is_begun:
             reply.begin(200, [])
-            reply.write(b"x", is_last=True)
-            reply.cut()
-            assert told.gone == 1
-            assert front.faults == []
-
-    run(talk())
-
-
-@on_both_loops
-@pytest.mark.parametrize("leave", [close, reset, close_half])
-def test_a_client_that_leaves_between_requests_or_within_one_is_nobodys_concern(
-    run: Run, leave: object
-) -> None:
-    async def talk() -> None:
-        async with house(later) as front:
-            client, reply, told = await under_way(front)
-            reply.respond(200, [], b"x")
-            await client.answer()
-            for part in (b"", get()[:5], post(b"xyz")[:-1]):
-                await client.send(part)
-                await until(lambda part=part: (front.front.held_bytes > 0) == (part != b""))  # type: ignore[misc]
-                await leave(client)  # type: ignore[operator]
-                await until(lambda: front.front.connections == 0)
-                client = await front.client()
-            assert (told.gone, reply.left, front.desk.refusals) == (0, False, [])
-            assert len(front.desk.requests) == 1
-
-    run(talk())
+            reply.write(b"")
+            await client.head()
+        await leave(client)  # type: ignore[operator]
+        await until(lambda: front.front.connections == 0)
+        assert (told.gone, reply.left, front.front.busy) == (1, True, 0)
+        # what is written after it goes nowhere
+        reply.begin(200, [])
+        reply.write(b"x", is_last=True)
+        reply.cut()
+        assert told.gone == 1
+        assert front.faults == []
 
 
 @on_both_loops
-def test_an_answer_that_is_there_reaches_a_client_that_has_closed_its_half(run: Run) -> None:
-    async def talk() -> None:
-        async with house() as front:
-            client = await front.client()
-            client.writer.write(get())
-            client.writer.write_eof()
-            assert (await client.answer()).body == b"hello"
-            assert await client.rest() == b""
-
-    run(talk())
+async def test_an_answer_that_is_there_reaches_a_client_that_has_closed_its_half() -> None:
+    async with house() as front:
+        client = await front.client()
+        client.writer.write(get())
+        client.writer.write_eof()
+        assert (await client.answer()).body == b"hello"
+        assert await client.rest() == b""
 
 
 async def write_until_paused(reply: Request) -> int:
@@ -126,180 +94,103 @@ async def write_until_paused(reply: Request) -> int:
 
 
 @on_both_loops
-def test_a_reader_that_stands_still_is_let_go_and_one_that_is_slow_is_not(run: Run) -> None:
-    async def talk() -> None:
-        async with house(later, stall_s=10) as front:
-            client = await front.client(receives=4096)
-            await client.send(get())
-            reply = await front.desk.taken.get()
-            told = Told(reply)
-            reply.begin(200, [])
-            await write_until_paused(reply)
-            (connection,) = await front.connected()
-            transport = connection._transport
-            assert transport is not None
-            for _ in range(3):
-                front.pass_time(9)
-                before = unread_bytes(transport)
-                # less than the loop hears of: the kernel's buffer stays too full for more
-                await client.reader.readexactly(100_000)
-                await until(lambda before=before: unread_bytes(transport) < before)  # type: ignore[misc]
-                assert reply.is_paused
+async def test_a_reader_that_stands_still_is_let_go_and_one_that_is_slow_is_not() -> None:
+    async with house(later, stall_s=10) as front:
+        client = await front.client(receives=4096)
+        await client.send(get())
+        reply = await front.desk.taken.get()
+        told = Told(reply)
+        reply.begin(200, [])
+        await write_until_paused(reply)
+        (connection,) = await front.connected()
+        transport = connection._transport
+        assert transport is not None
+        for _ in range(3):
             front.pass_time(9)
-            assert told.gone == 0
-            await until(lambda: swept(front, 11, told))
-            assert (told.gone, reply.left) == (1, True)
-            await until(lambda: front.front.connections == 0)
-
-    run(talk())
+            before = unread_bytes(transport)
+            # less than the loop hears of: the kernel's buffer stays too full for more
+            await client.reader.readexactly(100_000)
+            await until(lambda before=before: unread_bytes(transport) < before)  # type: ignore[misc]
+            assert reply.is_paused
+        front.pass_time(9)
+        assert told.gone == 0
+        await until(lambda: swept(front, 11, told))
+        assert (told.gone, reply.left) == (1, True)
+        await until(lambda: front.front.connections == 0)
 
 
 @on_both_loops
 @pytest.mark.parametrize("lines", [[], ["Connection: close"]])
-def test_an_answer_that_nobody_reads_is_forgotten_after_a_while(run: Run, lines: list[str]) -> None:
-    async def talk() -> None:
-        async with house(later, stall_s=10) as front:
-            client = await front.client(receives=4096)
-            await client.send(get("/", *lines))
-            reply = await front.desk.taken.get()
-            told = Told(reply)
-            reply.begin(200, [], length=10_000_000)
-            reply.write(b"x" * 10_000_000, is_last=True)
-            assert front.front.busy == 0
-            front.pass_time(9)
+async def test_an_answer_that_nobody_reads_is_forgotten_after_a_while(lines: list[str]) -> None:
+    async with house(later, stall_s=10) as front:
+        client = await front.client(receives=4096)
+        await client.send(get("/", *lines))
+        reply = await front.desk.taken.get()
+        told = Told(reply)
+        reply.begin(200, [], length=10_000_000)
+        reply.write(b"x" * 10_000_000, is_last=True)
+        assert front.front.busy == 0
+        front.pass_time(9)
+        await asyncio.sleep(0)
+        assert front.front.connections == 1
+        await until(lambda: swept(front, 11) and front.front.connections == 0)
+        # it was answered: that its client did not read all of it is not the desk's concern any more
+        assert told.gone == 0
+
+
+@on_both_loops
+async def test_what_comes_behind_a_request_under_way_is_bounded_and_served_after_it() -> None:
+    async with house(later) as front:
+        client, reply, _ = await under_way(front)
+        body = b"x" * 100_000
+        behind = b"".join(post(body) for _ in range(100))  # 10 MB
+        sending = asyncio.create_task(client.send(behind))
+        await until(lambda: front.front.held_bytes > PIPELINED_BYTES)
+        for _ in range(100):
             await asyncio.sleep(0)
-            assert front.front.connections == 1
-            await until(lambda: swept(front, 11) and front.front.connections == 0)
-            # it was answered: that its client did not read all of it is not the desk's concern any more
-            assert told.gone == 0
-
-    run(talk())
-
-
-@on_both_loops
-def test_what_comes_behind_a_request_under_way_is_bounded_and_served_after_it(run: Run) -> None:
-    async def talk() -> None:
-        async with house(later) as front:
-            client, reply, _ = await under_way(front)
-            body = b"x" * 100_000
-            behind = b"".join(post(body) for _ in range(100))  # 10 MB
-            sending = asyncio.create_task(client.send(behind))
-            await until(lambda: front.front.held_bytes > PIPELINED_BYTES)
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert front.front.held_bytes <= PIPELINED_BYTES + READ_BYTES
-            for _ in range(100):
-                reply.respond(200, [], b"")
-                reply = await front.desk.taken.get()
-                assert reply.body == body
-                assert front.front.held_bytes <= len(body) + PIPELINED_BYTES + READ_BYTES
+        assert front.front.held_bytes <= PIPELINED_BYTES + READ_BYTES
+        for _ in range(100):
             reply.respond(200, [], b"")
-            await sending
-            for _ in range(101):
-                assert (await client.answer()).status == 200
-
-    run(talk())
-
-
-@on_both_loops
-def test_too_much_behind_a_request_closes_its_connection_after_the_answer(run: Run) -> None:
-    async def talk() -> None:
-        async with house(later, held_bytes=1000) as front:
-            client, reply, told = await under_way(front)
-            await client.send(post(b"x" * 2000) + get("/smuggled"))
-            (connection,) = await front.connected()
-            await until(lambda: connection.closes)
-            assert front.front.held_bytes == 0
-            await client.send(get("/smuggled") * 3)
-            reply.respond(200, [], b"last")
-            got = await client.answer()
-            assert (got.body, got.headers["connection"]) == (b"last", "close")
-            assert await client.rest() == b""
-            assert front.desk.paths() == ["/"]
-            assert told.gone == 0
-
-    run(talk())
+            reply = await front.desk.taken.get()
+            assert reply.body == body
+            assert front.front.held_bytes <= len(body) + PIPELINED_BYTES + READ_BYTES
+        reply.respond(200, [], b"")
+        await sending
+        for _ in range(101):
+            assert (await client.answer()).status == 200
 
 
 @on_both_loops
-def test_a_client_that_leaves_behind_unread_requests_is_noticed_by_the_next_sweep(run: Run) -> None:
-    async def talk() -> None:
-        async with house(later) as front:
-            client, _, told = await under_way(front)
-            client.writer.write(b"x" * 200_000)
-            await until(lambda: front.front.held_bytes > PIPELINED_BYTES)
-            (connection,) = await front.connected()
-            assert connection._is_read_paused
-            front.pass_time(1)
-            assert told.gone == 0
-            await client.writer.drain()
-            client.leave()
-            await until(lambda: client.writer.transport.get_write_buffer_size() == 0)
-            await until(lambda: swept(front, 1, told))
-            await until(lambda: front.front.connections == 0)
-
-    run(talk())
+async def test_too_much_behind_a_request_closes_its_connection_after_the_answer() -> None:
+    async with house(later, held_bytes=1000) as front:
+        client, reply, told = await under_way(front)
+        await client.send(post(b"x" * 2000) + get("/smuggled"))
+        (connection,) = await front.connected()
+        await until(lambda: connection.closes)
+        assert front.front.held_bytes == 0
+        await client.send(get("/smuggled") * 3)
+        reply.respond(200, [], b"last")
+        got = await client.answer()
+        assert (got.body, got.headers["connection"]) == (b"last", "close")
+        assert await client.rest() == b""
+        assert front.desk.paths() == ["/"]
+        assert told.gone == 0
 
 
-def answered_in_many_ways(number: int, reply: Request) -> None:
-    if number % 4 == 0:
-        reply.respond(200, [], b"x")
-    elif number % 4 == 1:
-        reply.begin(200, [])
-        reply.write(b"x")
-        reply.cut()
-    elif number % 4 == 2:
-        reply.begin(200, [])
+@on_both_loops
+async def test_a_client_that_leaves_behind_unread_requests_is_noticed_by_the_next_sweep() -> None:
+    async with house(later) as front:
+        client, _, told = await under_way(front)
+        client.writer.write(b"x" * 200_000)
+        await until(lambda: front.front.held_bytes > PIPELINED_BYTES)
+        (connection,) = await front.connected()
+        assert connection._is_read_paused
+        front.pass_time(1)
+        assert told.gone == 0
+        await client.writer.drain()
+        client.leave()
+        await until(lambda: client.writer.transport.get_write_buffer_size() == 0)
+        await until(lambda: swept(front, 1, told))
+        await until(lambda: front.front.connections == 0)
+
     # and the rest is left waiting
-
-
-@on_both_loops
-def test_a_closed_connection_leaves_nothing_behind(run: Run) -> None:
-    alive: list[weakref.ref[ClientConnection]] = []
-
-    async def talk() -> None:
-        async with house(later) as front:
-            for number in range(0, 1000, 20):
-                clients = [await front.client() for _ in range(20)]
-                alive.extend(weakref.ref(connection) for connection in await front.connected())
-                for at, client in enumerate(clients):
-                    await client.send(
-                        [get(), post(b"xyz")[:-1], b"oops\r\n\r\n"][(number + at) % 3]
-                    )
-                    if (number + at) % 3 == 0:
-                        reply = await front.desk.taken.get()
-                        reply.on_done = lambda reply=reply: reply.cut()  # type: ignore[misc]
-                        answered_in_many_ways(at, reply)
-                        del reply
-                for client in clients:
-                    client.leave()
-                await until(lambda: front.front.connections == 0)
-                front._clients.clear()
-            front.desk.requests.clear()
-            # let what the loop still holds of the last ones go
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert len(alive) == 1000
-            assert [ref for ref in alive if ref() is not None] == []
-
-    gc.collect()
-    gc.disable()
-    try:
-        run(talk())
-    finally:
-        gc.enable()
-
-
-def test_no_connection_has_a_timer_of_its_own() -> None:
-    async def talk() -> None:
-        async with house(later) as front:
-            loop = asyncio.get_running_loop()
-            before = len(loop._scheduled)  # type: ignore[attr-defined]
-            for data in (b"", get(), post(b"x")[:-1], b"oops\r\n\r\n", get()[:5]):
-                await (await front.client()).send(data)
-            await front.desk.taken.get()
-            await until(lambda: front.desk.refusals != [])
-            # `until` itself waits by one, and forgets it
-            assert len(loop._scheduled) <= before + 1  # type: ignore[attr-defined]
-
-    asyncio.run(talk())

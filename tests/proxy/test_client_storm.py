@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 import pytest
-from support.fronting import Client, House, Run, get, house, on_both_loops, post
+from support.fronting import Client, House, get, house, on_both_loops, post
 from support.hostile import ALL
 
 from toolkit.proxy.client import Request
@@ -109,20 +109,17 @@ class Guest:
 
 @on_both_loops
 @pytest.mark.parametrize("seed", range(2))
-def test_in_a_crowd_everyone_gets_their_own_answers_in_order(run: Run, seed: int) -> None:
-    async def talk() -> None:
-        storm = Storm(seed)
-        async with house(storm.answers) as front:
-            guests = [Guest(number, storm) for number in range(80)]
-            visits = [asyncio.create_task(guest.visit(front)) for guest in guests]
-            while not all(visit.done() for visit in visits):
-                front.front.sweep()
-                await asyncio.wait(visits, timeout=0.05)
-            for visit in visits:
-                visit.result()
-            assert sum(guest.status is not None for guest in guests) > 5
-            assert len(front.desk.requests) > 130
-            assert max(storm.gone.values(), default=0) <= 1
-            assert front.faults == []
-
-    run(talk())
+async def test_in_a_crowd_everyone_gets_their_own_answers_in_order(seed: int) -> None:
+    storm = Storm(seed)
+    async with house(storm.answers) as front:
+        guests = [Guest(number, storm) for number in range(80)]
+        visits = [asyncio.create_task(guest.visit(front)) for guest in guests]
+        while not all(visit.done() for visit in visits):
+            front.front.sweep()
+            await asyncio.wait(visits, timeout=0.05)
+        for visit in visits:
+            visit.result()
+        assert sum(guest.status is not None for guest in guests) > 5
+        assert len(front.desk.requests) > 130
+        assert max(storm.gone.values(), default=0) <= 1
+        assert front.faults == []

@@ -1,7 +1,6 @@
 """An upstream that is started again by its supervisor dies: who asked it gets an answer from its next life, and nobody asks for ever."""
 
 from support.proxied import proxied, whole
-from support.proxy_calls import run
 from support.scripted_upstream import Line, ScriptedUpstream
 
 
@@ -10,28 +9,22 @@ async def cut(line: Line) -> None:
     line.close()
 
 
-def test_a_call_that_a_dying_upstream_takes_once_more_is_the_next_ones() -> None:
-    async def test() -> None:
-        scripts = iter([cut, cut, whole("back")])
+async def test_a_call_that_a_dying_upstream_takes_once_more_is_the_next_ones() -> None:
+    scripts = iter([cut, cut, whole("back")])
 
-        async def play(line: Line) -> None:
-            await next(scripts)(line)
+    async def play(line: Line) -> None:
+        await next(scripts)(line)
 
-        async with ScriptedUpstream(play) as engine, proxied(engine) as proxy:
-            proxy.proxy.routing.undrain("u0", 5.0)
-            answer = await proxy.ask()
-            assert (answer.status, answer.text, len(engine.lines)) == (200, "back", 3)
-
-    run(test())
+    async with ScriptedUpstream(play) as engine, proxied(engine) as proxy:
+        proxy.proxy.routing.undrain("u0", 5.0)
+        answer = await proxy.ask()
+        assert (answer.status, answer.text, len(engine.lines)) == (200, "back", 3)
 
 
-def test_a_call_that_kills_whatever_takes_it_ends() -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(cut) as engine, proxied(engine) as proxy:
-            proxy.proxy.routing.undrain("u0", 5.0)
-            answer = await proxy.ask()
-            assert answer.status == 502
-            # once more after the first, with each tick of a tenth of the second in which it may be one death
-            assert 2 <= len(engine.lines) <= 13
-
-    run(test())
+async def test_a_call_that_kills_whatever_takes_it_ends() -> None:
+    async with ScriptedUpstream(cut) as engine, proxied(engine) as proxy:
+        proxy.proxy.routing.undrain("u0", 5.0)
+        answer = await proxy.ask()
+        assert answer.status == 502
+        # once more after the first, with each tick of a tenth of the second in which it may be one death
+        assert 2 <= len(engine.lines) <= 13

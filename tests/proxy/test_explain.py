@@ -106,23 +106,6 @@ def test_the_same_request_for_another_model_fingerprint_is_called_that() -> None
     assert reason(misses, 3) == ("never seen", None)
 
 
-def test_what_became_of_a_request_follows_its_last_news() -> None:
-    misses = MissHistory()
-    misses.became("red", key(1), "cut")
-    assert reason(misses, 1) == ("never seen", None)
-    remember(misses, 1, CHAT)
-    assert reason(misses, 1) == ("under way", None)
-    misses.became("red", key(1), "status 500")
-    assert reason(misses, 1) == ("not stored", "status 500")
-    misses.became("red", key(1), 60.0)
-    assert reason(misses, 1, at=59.9) == ("evicted", None)
-    assert reason(misses, 1, at=60.0) == ("expired", None)
-    misses.became("red", key(1), float("inf"))
-    assert reason(misses, 1, at=1e12) == ("evicted", None)
-    remember(misses, 1, CHAT)
-    assert reason(misses, 1) == ("under way", None)
-
-
 def test_the_oldest_goes_when_room_is_short_and_one_seen_again_is_the_newest() -> None:
     each = len(seen({**CHAT, "seed": 100}).form) + ENTRY_BYTES
     misses = MissHistory(each * 20)

@@ -1,10 +1,8 @@
 import pytest
 from support.fronting import get, post
-from support.hostile import ALL
 
-from toolkit.proxy import framing
 from toolkit.proxy.config import FrontSetting
-from toolkit.proxy.framing import REASONS, Framed, Heads, RequestReader, head_fault
+from toolkit.proxy.framing import Framed, Heads, RequestReader
 
 
 def read(*parts: bytes, **limits: int) -> list[Framed | str]:
@@ -20,21 +18,6 @@ def read(*parts: bytes, **limits: int) -> list[Framed | str]:
     return found
 
 
-def shown(found: Framed | str) -> tuple[object, ...]:
-    if isinstance(found, str):
-        return (REASONS[found][0],)
-    head = found.head
-    return (
-        head.method,
-        head.path,
-        head.query,
-        head.headers,
-        found.body,
-        head.keeps_alive,
-        head.http_minor,
-    )
-
-
 def reason(*parts: bytes, **limits: int) -> str:
     (found,) = read(*parts, **limits)
     assert isinstance(found, str)
@@ -46,66 +29,6 @@ CHUNKED = (
     b'3\r\n{"a\r\nA;x="y"\r\n": "bcdefg\r\n2 ;z\r\n"}\r\n000\r\nX-Sum: 1\r\n\r\n'
 )
 LENGTH = post(b'{"a": "b"}', "Authorization:  Bearer k \t", "X-Empty:")
-
-
-def test_a_request_is_what_was_sent() -> None:
-    (found,) = read(LENGTH)
-    assert shown(found) == (
-        "POST",
-        "/v1/chat/completions",
-        "",
-        (
-            (b"host", b"a"),
-            (b"content-length", b"10"),
-            (b"authorization", b"Bearer k"),
-            (b"x-empty", b""),
-        ),
-        b'{"a": "b"}',
-        True,
-        1,
-    )
-
-
-def test_chunks_are_joined_and_their_extensions_and_trailers_forgotten() -> None:
-    (found,) = read(CHUNKED)
-    assert shown(found) == (
-        "POST",
-        "/v1/chat/completions",
-        "a=b",
-        ((b"host", b"a"), (b"transfer-encoding", b"Chunked")),
-        b'{"a": "bcdefg"}',
-        True,
-        1,
-    )
-
-
-@pytest.mark.parametrize("request_bytes", [LENGTH, CHUNKED, b"\r\n" + get("/a?b")])
-def test_where_the_network_splits_a_request_changes_nothing(request_bytes: bytes) -> None:
-    both = request_bytes + get("/next")
-    whole = [shown(found) for found in read(both)]
-    assert len(whole) == 2
-    for at in range(len(both) + 1):
-        assert [shown(found) for found in read(*filter(None, (both[:at], both[at:])))] == whole
-    assert [shown(found) for found in read(*(bytes([byte]) for byte in both))] == whole
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_hostile_request_is_refused_wherever_it_is_split(name: str) -> None:
-    data, status = ALL[name]
-    positions = range(1, len(data)) if len(data) < 400 else range(1, len(data), len(data) // 50)
-    for parts in ([data], *([data[:at], data[at:]] for at in positions)):
-        assert [shown(found) for found in read(*parts)] == [(status,)], parts
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_hostile_request_behind_a_good_one_is_refused_all_the_same(name: str) -> None:
-    data, status = ALL[name]
-    assert [shown(found)[0] for found in read(LENGTH + data)] == ["POST", status]
-
-
-def test_one_empty_line_behind_a_body_is_passed_over_and_a_second_is_not() -> None:
-    assert len(read(LENGTH + b"\r\n" + LENGTH + b"\r\n")) == 2
-    assert [shown(found)[0] for found in read(LENGTH + b"\r\n\r\n" + LENGTH)] == ["POST", 400]
 
 
 @pytest.mark.parametrize(
@@ -124,41 +47,6 @@ def test_one_empty_line_behind_a_body_is_passed_over_and_a_second_is_not() -> No
 )
 def test_a_refusal_names_its_reason(data: bytes, expected: str) -> None:
     assert reason(data) == expected
-
-
-def test_every_reason_has_an_error_status_and_a_sentence() -> None:
-    for name, (status, message) in framing.REASONS.items():
-        assert 400 <= status < 600, name
-        assert message[0].isupper(), name
-
-
-def test_the_four_that_httptools_lets_pass_are_refused_by_ourselves() -> None:
-    host = (b"host", b"a")
-    length = (b"content-length", b"2")
-    coding = (b"transfer-encoding", b"chunked")
-
-    def why(headers: list[tuple[bytes, bytes]], minor: int = 1) -> str | None:
-        return head_fault("POST", b"/", headers, minor)
-
-    assert why([host, length]) is None
-    assert why([host, coding]) is None
-    assert why([], minor=0) is None
-    assert why([coding], minor=0) == "length"
-    assert why([length]) == "host"
-    assert why([host, host]) == "host"
-    # and what it refuses is looked at once more
-    assert why([host, length, coding]) == "length"
-    assert why([host, length, length]) == "length"
-    assert why([host, coding, coding]) == "length"
-    assert why([host, (b"content-length", b"+2")]) == "length"
-    assert why([host, (b"transfer-encoding", b"xchunked")]) == "coding"
-
-
-def test_the_offer_of_http2_is_passed_over_with_its_body_read() -> None:
-    # what Java's client and curl --http2 send first
-    (found,) = read(post(b"{}", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
-    assert isinstance(found, Framed)
-    assert found.body == b"{}"
 
 
 @pytest.mark.parametrize(

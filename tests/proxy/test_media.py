@@ -41,20 +41,6 @@ def test_what_two_readers_may_take_for_two_addresses_is_refused_even_for_an_allo
     assert refused(image(address), {"good.example"}) is not None
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "data:image/png;base64,iVBORw0KGgo=",
-        "DATA:image/png;base64,iVBORw0KGgo=",
-        "http://good.example/a.png?size=3&x=%20#y",
-        "https://GOOD.example:8443/a",
-        "https://good.example",
-    ],
-)
-def test_data_and_allowed_hosts_pass(address: str) -> None:
-    assert refused(image(address), {"good.example"}) is None
-
-
 def test_a_star_allows_every_host_and_still_no_file() -> None:
     assert refused(image("http://10.0.0.4/a"), {"*"}) is None
     assert refused(image("file:///etc/passwd"), {"*"}) is not None

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support.chat import chunk
 from support.proxied import ANSWER, ASKED, Answer, proxied, whole
-from support.proxy_calls import run
 from support.scripted_upstream import Line, Script, ScriptedUpstream, streaming
 
 from toolkit.proxy.cache.entry import CachedResponse, pack, unpack
@@ -65,7 +64,7 @@ def looks_whole(answer: Answer) -> bool:
 
 @pytest.mark.parametrize("framing", ["length", "chunks", "closing"])
 @pytest.mark.parametrize("body", [JSON, SSE], ids=["whole", "stream"])
-def test_an_answer_that_dies_anywhere_is_not_kept_and_does_not_look_whole(
+async def test_an_answer_that_dies_anywhere_is_not_kept_and_does_not_look_whole(
     body: bytes, framing: str
 ) -> None:
     is_stream = body is SSE
@@ -75,24 +74,20 @@ def test_an_answer_that_dies_anywhere_is_not_kept_and_does_not_look_whole(
     # what closes after its last byte is whole, by whatever it is framed
     if framing == "closing":
         places = [place for place in places if not is_stream or place < start + FINISHED]
-
-    async def test() -> None:
-        async with ScriptedUpstream() as engine, proxied(engine) as proxy:
-            for place in places:
-                asked = ASKED | {"stream": is_stream, "seed": place}
-                engine.script = cut_at(data, place)
-                answer = await proxy.ask(asked)
-                # behind its last event a stream has nothing more to lose
-                is_all = is_stream and b"[DONE]" in answer.body
-                assert is_all or not looks_whole(answer), (place, answer)
-                engine.script = streaming() if is_stream else whole()
-                again = await proxy.ask(asked)
-                assert again.is_hit == is_all, place
-            state = (await proxy.admin("/state")).json
-            assert (state["flights"], state["slots"], state["busy"]) == (0, 0, 0)
-            assert state["upstreams"][0]["in_flight"] == 0
-
-    run(test())
+    async with ScriptedUpstream() as engine, proxied(engine) as proxy:
+        for place in places:
+            asked = ASKED | {"stream": is_stream, "seed": place}
+            engine.script = cut_at(data, place)
+            answer = await proxy.ask(asked)
+            # behind its last event a stream has nothing more to lose
+            is_all = is_stream and b"[DONE]" in answer.body
+            assert is_all or not looks_whole(answer), (place, answer)
+            engine.script = streaming() if is_stream else whole()
+            again = await proxy.ask(asked)
+            assert again.is_hit == is_all, place
+        state = (await proxy.admin("/state")).json
+        assert (state["flights"], state["slots"], state["busy"]) == (0, 0, 0)
+        assert state["upstreams"][0]["in_flight"] == 0
 
 
 # --- anything anywhere ---------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.protocol.request import endpoint
 from toolkit.proxy.config import Settings, TeamSetting, TellSetting, UpstreamSetting
-from toolkit.proxy.routes import ANSWERS, NEVER, OWN, PASSED, PUBLIC, Route, route
+from toolkit.proxy.routes import ANSWERS, NEVER, OWN, PASSED, PUBLIC, route
 
 UPSTREAMS = (UpstreamSetting(name="one", url="http://127.0.0.1:9"),)
 OPEN = Settings(upstreams=UPSTREAMS)
@@ -46,12 +46,6 @@ def test_no_other_spelling_of_a_path_is_that_path(method: str, path: str) -> Non
     assert status(method, path, Settings(upstreams=UPSTREAMS, paths=("/tokenize",))) == 404
 
 
-def test_what_tells_of_everybody_is_there_only_where_nobody_has_a_key() -> None:
-    assert [status("GET", path) for path in ("/metrics", "/version")] == ["own", "own"]
-    assert [status("GET", path, TEAMS) for path in ("/metrics", "/version")] == [404, 404]
-    assert status("POST", "/metrics", TEAMS) == 404
-
-
 @pytest.mark.parametrize(("teams", "wanted", "expected"), [
     (TEAMS.teams, True, "own"), (TEAMS.teams, False, 404), ((), False, 404), ((), True, "own"),
 ])  # fmt: skip
@@ -60,17 +54,6 @@ def test_settings_open_or_close_them_whoever_has_a_key(
 ) -> None:
     settings = Settings(upstreams=UPSTREAMS, teams=teams, tell=TellSetting(metrics_on_port=wanted))
     assert status("GET", "/metrics", settings) == status("GET", "/version", settings) == expected
-
-
-def test_settings_add_a_path_and_no_other() -> None:
-    settings = Settings(upstreams=UPSTREAMS, paths=("/tokenize", "/v1/audio/transcriptions"))
-    assert route("POST", "/tokenize", settings) == Route(kind="pass", endpoint="/tokenize")
-    assert status("GET", "/tokenize", settings) == "pass"
-    assert route("POST", "/v1/audio/transcriptions", settings) == Route(
-        kind="pass", endpoint="audio/transcriptions"
-    )
-    assert status("DELETE", "/tokenize", settings) == 405
-    assert status("POST", "/detokenize", settings) == 404
 
 
 @pytest.mark.parametrize("path", sorted(NEVER))

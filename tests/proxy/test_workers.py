@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.crewed import Crewed, crewed
@@ -20,12 +20,7 @@ from toolkit.store import Store
 
 pytestmark = pytest.mark.slow
 
-STREAMED = ASKED | {"stream": True}
 MANY = 48
-
-
-def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
 
 
 def other(number: int) -> dict[str, object]:
@@ -79,116 +74,101 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path, number: int) -> None:
-    async def test() -> None:
-        gate = gates(1)
-        async with (
-            ScriptedUpstream(slow(["x"], gate)) as engine,
-            crewed(engine, tmp_path) as proxy,
-        ):
-            clients, pids = await proxy.clients(MANY), proxy.pids()
-            asking = [
-                asyncio.create_task(client.ask(other(place) | {"stream": True}))
-                for place, client in enumerate(clients)
-            ]
-            await engine.asked(MANY)
-            proxy.process.send_signal(number)
-            await proxy.heard("Ending")
+async def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+    gate = gates(1)
+    async with (
+        ScriptedUpstream(slow(["x"], gate)) as engine,
+        crewed(engine, tmp_path) as proxy,
+    ):
+        clients, pids = await proxy.clients(MANY), proxy.pids()
+        asking = [
+            asyncio.create_task(client.ask(other(place) | {"stream": True}))
+            for place, client in enumerate(clients)
+        ]
+        await engine.asked(MANY)
+        proxy.process.terminate()
+        await proxy.heard("Ending")
 
-            async def is_shut() -> bool:
-                try:
-                    (await proxy.client()).close()
-                except OSError:
-                    return True
-                return False
+        async def is_shut() -> bool:
+            try:
+                (await proxy.client()).close()
+            except OSError:
+                return True
+            return False
 
-            await proxy.until(is_shut)
-            assert not any(task.done() for task in asking)
-            gate[0].set()
-            answers = await asyncio.gather(*asking)
-            assert all(answer.is_whole and answer.text == "x" for answer in answers)
-            assert await proxy.process.wait() == 0
-            assert f"{MANY} requests" in proxy.said[-1]
-            assert all(map(is_gone, pids.values()))
-            # nothing of the private folder is left
-            assert not left_in(tmp_path)
-
-    run(test())
+        await proxy.until(is_shut)
+        assert not any(task.done() for task in asking)
+        gate[0].set()
+        answers = await asyncio.gather(*asking)
+        assert all(answer.is_whole and answer.text == "x" for answer in answers)
+        assert await proxy.process.wait() == 0
+        assert f"{MANY} requests" in proxy.said[-1]
+        assert all(map(is_gone, pids.values()))
+        # nothing of the private folder is left
+        assert not left_in(tmp_path)
 
 
-def test_what_does_not_end_in_time_is_ended_and_told_to_the_client(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            ScriptedUpstream(hanging()) as engine,
-            crewed(engine, tmp_path, 'drain = "200ms"\n') as proxy,
-        ):
-            clients = await proxy.clients(MANY)
-            asking = [
-                asyncio.create_task(client.ask(other(place)))
-                for place, client in enumerate(clients)
-            ]
-            await engine.asked(MANY)
-            proxy.process.terminate()
-            answers = await asyncio.gather(*asking)
-            assert {answer.status for answer in answers} == {503}
-            assert await proxy.process.wait() == 0
-
-    run(test())
+async def test_what_does_not_end_in_time_is_ended_and_told_to_the_client(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(hanging()) as engine,
+        crewed(engine, tmp_path, 'drain = "200ms"\n') as proxy,
+    ):
+        clients = await proxy.clients(MANY)
+        asking = [
+            asyncio.create_task(client.ask(other(place))) for place, client in enumerate(clients)
+        ]
+        await engine.asked(MANY)
+        proxy.process.terminate()
+        answers = await asyncio.gather(*asking)
+        assert {answer.status for answer in answers} == {503}
+        assert await proxy.process.wait() == 0
 
 
-def test_signals_to_a_worker_are_the_parents_business(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path) as proxy:
-            pids = proxy.pids()
-            for pid in pids.values():
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    os.kill(pid, number)
-            clients = await proxy.clients(MANY)
-            assert {(await client.ask()).status for client in clients} == {200}
-            assert proxy.pids() == pids
-
-    run(test())
-
-
-def test_workers_end_with_a_parent_that_is_killed_and_free_its_port(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(hanging()) as engine, crewed(engine, tmp_path) as proxy:
-            pids, clients = proxy.pids(), await proxy.clients(MANY)
-            for place, client in enumerate(clients):
-                client.writer.write(raw(other(place)))
-            await engine.asked(MANY)
-            proxy.process.kill()
-            await proxy.until(lambda: all(map(is_gone, pids.values())))
-            with pytest.raises(ConnectionRefusedError):
-                await proxy.client()
-            assert not left_in(tmp_path)
-
-    run(test())
+async def test_workers_end_with_a_parent_that_is_killed_and_free_its_port(tmp_path: Path) -> None:
+    async with ScriptedUpstream(hanging()) as engine, crewed(engine, tmp_path) as proxy:
+        pids, clients = proxy.pids(), await proxy.clients(MANY)
+        for place, client in enumerate(clients):
+            client.writer.write(raw(other(place)))
+        await engine.asked(MANY)
+        proxy.process.kill()
+        await proxy.until(lambda: all(map(is_gone, pids.values())))
+        with pytest.raises(ConnectionRefusedError):
+            await proxy.client()
+        assert not left_in(tmp_path)
 
 
-def test_a_rotated_log_is_followed_by_every_worker(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path) as proxy:
-            clients = await proxy.clients(MANY)
-            await warmed(proxy, engine, clients)
-            (tmp_path / "log.jsonl").rename(tmp_path / "old.jsonl")
-            proxy.process.send_signal(signal.SIGHUP)
-            await proxy.until((tmp_path / "log.jsonl").exists)
+async def test_signals_to_workers_are_the_parents_and_log_and_rows_of_all_are_one(
+    tmp_path: Path,
+) -> None:
+    settings = f'[tell]\ndatabase = "{tmp_path / "runs.db"}"\n'
+    async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path, settings) as proxy:
+        pids = proxy.pids()
+        for pid in pids.values():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(pid, number)
+        clients = await proxy.clients(MANY)
+        await warmed(proxy, engine, clients)
+        assert proxy.pids() == pids
+        old = tmp_path / "old.jsonl"
+        (tmp_path / "log.jsonl").rename(old)
+        proxy.process.send_signal(signal.SIGHUP)
+        await proxy.until((tmp_path / "log.jsonl").exists)
 
-            async def all_are_there() -> bool:
-                for client in clients:
-                    await client.ask()
-                makers = {
-                    each["request_id"].partition("-")[0]
-                    for each in proxy.log
-                    if "event" not in each
-                }
-                return len(makers) == 3
+        async def all_are_there() -> bool:
+            """A line of each worker is in the new log."""
+            for client in clients:
+                await client.ask()
+            made = [each["request_id"] for each in proxy.log if "event" not in each]
+            return len({each.partition("-")[0] for each in made}) == 3
 
-            await proxy.until(all_are_there)
-
-    run(test())
+        await proxy.until(all_are_there)
+        proxy.process.terminate()
+        await proxy.process.wait()
+        lines = [*map(json.loads, old.read_text().splitlines()), *proxy.log]
+    with Store.open(tmp_path / "runs.db") as store:
+        (one,) = store.runs()
+        assert store.content(one.id).requests == sum("event" not in each for each in lines)
+        assert f"{store.content(one.id).requests:,} requests" in proxy.said[-1]
 
 
 def refused(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -218,20 +198,3 @@ def test_what_keeps_a_worker_from_its_start_is_told_once_and_ends_all(tmp_path: 
     assert found.returncode == 1
     assert "is a folder" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-def test_rows_of_every_worker_are_in_one_run_of_the_store(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = f'[tell]\ndatabase = "{tmp_path / "runs.db"}"\n'
-        async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path, settings) as proxy:
-            clients = await proxy.clients(MANY)
-            for _ in range(4):
-                await asyncio.gather(*(client.ask() for client in clients))
-            assert len({maker(await client.ask()) for client in clients}) == 3
-            proxy.process.terminate()
-            await proxy.process.wait()
-        with Store.open(tmp_path / "runs.db") as store:
-            (one,) = store.runs()
-            assert store.content(one.id).requests == 5 * MANY
-
-    run(test())

@@ -43,7 +43,7 @@ if number:
 class Parent:
     """One that runs, and what it said."""
 
-    def __init__(self, script: str, folder: Path, count: int = 2) -> None:
+    def __init__(self, script: str, folder: Path) -> None:
         self.said: list[str] = []
         self.ports: list[tuple[int, int]] = []
         self.ends, self._moved = asyncio.Event(), asyncio.Event()
@@ -51,7 +51,7 @@ class Parent:
             upstreams=(UpstreamSetting(name="u", url="http://127.0.0.1:9"),),
             port=0,
             admin_port=0,
-            workers=count,
+            workers=2,
             drain_s=0.2,
             cache=CacheSetting(file=str(folder / "c.db")),
         )
@@ -84,26 +84,9 @@ class Parent:
             await self._moved.wait()
 
 
-def run(test: Callable[[], object]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
-
-
-def test_it_is_ready_once_all_listen_and_adds_up_what_all_counted(tmp_path: Path) -> None:
-    async def test() -> None:
-        parent = Parent(GOOD, tmp_path, 3)
-        running = asyncio.create_task(parent.run())
-        await parent.until(lambda: bool(parent.ports))
-        parent.ends.set()
-        await running
-        assert parent.workers.counters.total("events") == 3
-        assert len(parent.ports) == 1
-        assert min(parent.ports[0]) > 0
-        assert parent.said == []
-
-    run(test)
-
-
-def test_nobody_is_let_in_before_the_owner_has_looked_at_the_upstreams(tmp_path: Path) -> None:
+async def test_nobody_is_let_in_before_the_owner_has_looked_at_the_upstreams(
+    tmp_path: Path,
+) -> None:
     # the primary opens once the test says so; a worker that begins earlier leaves a mark
     script = """
 import time
@@ -116,20 +99,16 @@ else:
     while not os.path.exists(folder + "/late"):
         time.sleep(0.01)
 """
-
-    async def test() -> None:
-        parent = Parent(script + GOOD, tmp_path)
-        running = asyncio.create_task(parent.run())
-        while not (tmp_path / "begun").exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert not parent.ports
-        (tmp_path / "late").touch()
-        await parent.until(lambda: bool(parent.ports))
-        parent.ends.set()
-        await running
-        assert not (tmp_path / "early").exists()
-
-    run(test)
+    parent = Parent(script + GOOD, tmp_path)
+    running = asyncio.create_task(parent.run())
+    while not (tmp_path / "begun").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert not parent.ports
+    (tmp_path / "late").touch()
+    await parent.until(lambda: bool(parent.ports))
+    parent.ends.set()
+    await running
+    assert not (tmp_path / "early").exists()
 
 
 @pytest.mark.parametrize(
@@ -140,55 +119,44 @@ else:
         ('say(error=["no file", "make one"]); sys.exit(1)', "no file"),
     ],
 )
-def test_a_first_start_that_fails_ends_all(script: str, told: str, tmp_path: Path) -> None:
-    async def test() -> None:
-        parent = Parent(f"if number == 1: {script}\n{GOOD}", tmp_path)
-        with pytest.raises(ToolkitError, match=told):
-            await parent.run()
-        assert not parent.ports
-
-    run(test)
+async def test_a_first_start_that_fails_ends_all(script: str, told: str, tmp_path: Path) -> None:
+    parent = Parent(f"if number == 1: {script}\n{GOOD}", tmp_path)
+    with pytest.raises(ToolkitError, match=told):
+        await parent.run()
+    assert not parent.ports
 
 
-def test_one_that_dies_again_and_again_is_started_less_and_less_often(
+async def test_one_that_dies_again_and_again_is_started_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(workers, "LONGEST_PAUSE_S", 0.04)
     monkeypatch.setattr(workers, "SHUT_S", 0.04)
-
-    async def test() -> None:
-        parent = Parent(DIES + GOOD, tmp_path)
-        running = asyncio.create_task(parent.run())
-        await parent.until(lambda: len(parent.said) >= 5)
-        parent.ends.set()
-        await running
-        pauses = [line.rpartition(" in ")[2] for line in parent.said[:5]]
-        assert pauses == ["0.01 s", "0.02 s", "0.04 s", "0.04 s", "0.04 s"]
-        assert all("Worker 1" in line and "status 7" in line for line in parent.said[:5])
-
-    run(test)
+    parent = Parent(DIES + GOOD, tmp_path)
+    running = asyncio.create_task(parent.run())
+    await parent.until(lambda: len(parent.said) >= 5)
+    parent.ends.set()
+    await running
+    pauses = [line.rpartition(" in ")[2] for line in parent.said[:5]]
+    assert pauses == ["0.01 s", "0.02 s", "0.04 s", "0.04 s", "0.04 s"]
+    assert all("Worker 1" in line and "status 7" in line for line in parent.said[:5])
 
 
-def test_nobody_waits_behind_the_door_of_a_worker_that_is_away_for_long(
+async def test_nobody_waits_behind_the_door_of_a_worker_that_is_away_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "FIRST_PAUSE_S", 5.0)
-
-    async def test() -> None:
-        parent = Parent(DIES + GOOD, tmp_path)
-        running = asyncio.create_task(parent.run())
-        await parent.until(lambda: bool(parent.said) and bool(parent.ports))
-        port = parent.ports[0][0]
-        # half of 30 would wait at the dead one's door; they are all at the owner's, which is there
-        for _ in range(30):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.transport.abort()
-        assert accepted(parent.workers._listeners[0][0]) == 30
-        parent.ends.set()
-        await running
-
-    run(test)
+    parent = Parent(DIES + GOOD, tmp_path)
+    running = asyncio.create_task(parent.run())
+    await parent.until(lambda: bool(parent.said) and bool(parent.ports))
+    port = parent.ports[0][0]
+    # half of 30 would wait at the dead one's door; they are all at the owner's, which is there
+    for _ in range(30):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.transport.abort()
+    assert accepted(parent.workers._listeners[0][0]) == 30
+    parent.ends.set()
+    await running
 
 
 def accepted(door: socket.socket) -> int:
@@ -201,7 +169,9 @@ def accepted(door: socket.socket) -> int:
     return count
 
 
-def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "GRACE_S", 0.2)
     deaf = """
 if number:
@@ -209,24 +179,10 @@ if number:
     while True:
         hear()
 """
-
-    async def test() -> None:
-        parent = Parent(deaf + GOOD, tmp_path)
-        running = asyncio.create_task(parent.run())
-        await parent.until(lambda: bool(parent.ports))
-        parent.ends.set()
-        await running
-        assert parent.workers.counters.total("events") == 1
-        assert not parent.workers._folder.exists()
-
-    run(test)
-
-
-def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
-    async def test() -> None:
-        parent = Parent(GOOD, tmp_path)
-        parent.workers._command = [str(tmp_path / "nothing")]
-        with pytest.raises(ToolkitError, match="could not be started"):
-            await parent.run()
-
-    run(test)
+    parent = Parent(deaf + GOOD, tmp_path)
+    running = asyncio.create_task(parent.run())
+    await parent.until(lambda: bool(parent.ports))
+    parent.ends.set()
+    await running
+    assert parent.workers.counters.total("events") == 1
+    assert not parent.workers._folder.exists()

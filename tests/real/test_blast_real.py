@@ -32,7 +32,8 @@ def test_totals_equal_what_the_server_counted(
 ) -> None:
     port = str(free_port())
     ports = ("--processes", "2", "--master-port", port, "--master-bind-port", port)
-    words = ("-u", "8", "-t", "10s", "--max-tokens", "24", "--canaries", "10")
+    # a slow machine answers some 30 in ten seconds: twins come among a fifth of 60 for sure
+    words = ("-u", "8", "-t", "20s", "--max-tokens", "24", "--canaries", "20")
     (tmp_path / HOSTS).write_text(f"real {roomy_server.url}\n")
     before = counted(roomy_server.url)
     run(tmp_path, headless(*words, *(ports if processes > 1 else ())))
@@ -85,7 +86,8 @@ def test_an_honest_engine_is_judged_clean_within_a_minute(
         assert done.returncode == 0, done.stderr
         return [each["code"] for each in json.loads(done.stdout)["verdicts"]]
 
-    # every hundredth request is a canary and scout looks every five seconds, as usual; this engine takes 25 ms a token
+    # scout looks every five seconds, as usual; this engine takes 25 ms a token, and on a slow machine too few for canaries of one in a hundred
     words = ("--users", "8", "--max-tokens", "48", "--non-neutral")
-    assert judged("blast", "--duration", "50s", *words) == ["clean"]
+    canaries = ("--canaries", "5")
+    assert judged("blast", "--duration", "50s", *canaries, *words) == ["clean"]
     assert judged("bench", "--max-tokens", "48") == ["clean"]

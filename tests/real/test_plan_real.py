@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from support.real_vllm import COMMON_FLAGS, START_LIMIT_S, engine_environment
 
+from toolkit.plan.engine import EngineSettings
 from toolkit.plan.kv_cache import (
     Layout,
-    LayoutSetting,
     blocks_in,
     layer_state_bytes,
     layout,
     reported_concurrency,
     reported_tokens,
 )
-from toolkit.plan.model_config import KvHeads, Latent, Layer, Mlp, Recurrent, Shape, shape_of
+from toolkit.plan.model_config import KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 from toolkit.plan.model_files import read_model
 from toolkit.plan.weights import weights_bytes
 
@@ -212,8 +212,8 @@ def run_beside_vllm(home: Path, script: str, lines: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        ("heads", {"kv_dtype": "fp8"}),
-        ("windows", {"batched_tokens": 128}),
+        ("heads", {"kv_cache_dtype": "fp8"}),
+        ("windows", {"max_num_batched_tokens": 128}),
         ("mla", {}),
         ("hybrid", {}),
     ],
@@ -225,12 +225,12 @@ def test_blocks_tokens_and_concurrency_are_what_the_engine_reports(
     assert engine.page.exists(), engine.log.read_text()[-2000:]
     told = told_by(engine.page.read_text(), engine.log.read_text())
     model = read_model(str(engine.folder), {})
-    # the CPU's MLA kernel takes blocks of 16 only, but for processors with AMX; one batch is in flight on a CPU
+    # the CPU's MLA kernel takes blocks of 16 only, but for processors with AMX; one batch is in flight on a CPU, as on a GPU before 0.14
     block_size = told.block_size if name == "mla" else 32
     planned = layout(
-        shape_of(model.config, name),
-        LayoutSetting(
-            max_model_len=MAX_MODEL_LEN, block_size=block_size, concurrent_batches=1, **setting
+        model.shape,
+        EngineSettings(
+            max_model_len=MAX_MODEL_LEN, block_size=block_size, version=(0, 13), **setting
         ),
     )
     assert planned.block_size == told.block_size
@@ -245,12 +245,13 @@ def test_a_plain_model_on_disk_is_planned_as_it_is_served(
     with locked_server.client() as client:
         told = told_by(client.get("/metrics").text, locked_server.log.read_text())
     model = read_model(str(vllm_home / "models" / locked_server.model), {})
-    shape = shape_of(model.config, model.name)
-    planned = layout(shape, LayoutSetting(max_model_len=MAX_MODEL_LEN, block_size=told.block_size))
+    planned = layout(
+        model.shape, EngineSettings(max_model_len=MAX_MODEL_LEN, block_size=told.block_size)
+    )
     assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
     assert (reported_tokens(planned, BLOCKS), told.block_size) == (told.tokens, 32)
     # and its weights, counted from the config, are the bytes in its file
-    assert model.weight_bytes_on_disk == weights_bytes(shape)
+    assert model.on_disk == weights_bytes(model.shape)
 
 
 CASES = 300
@@ -258,7 +259,7 @@ DEALER = 7
 """Of the seed; any other is as good."""
 
 
-def dealt(dice: random.Random) -> tuple[Shape, LayoutSetting]:
+def dealt(dice: random.Random) -> tuple[Shape, EngineSettings]:
     """A made-up model: kinds of layers in any order and number, two forms of heads, and an engine's settings."""
     forms = [
         KvHeads(heads=8, kv_heads=k, head_dim=d, value_dim=d) for k, d in dice.sample(FORMS, 2)
@@ -284,11 +285,11 @@ def dealt(dice: random.Random) -> tuple[Shape, LayoutSetting]:
     )
     if isinstance(kinds[0], Latent):
         layers = layers[1:] or (Layer(attention=kinds[0], mlp=Mlp(width=1), norms=0),)
-    setting = LayoutSetting(
+    setting = EngineSettings(
         max_model_len=dice.choice((100, 512, 8192)),
         block_size=dice.choice((16, 32, 64)),
         prefix_caching=dice.random() < 0.5,
-        batched_tokens=dice.choice((64, 700, 2048)),
+        max_num_batched_tokens=dice.choice((64, 700, 2048)),
     )
     return Shape(
         name="dealt", hidden=8, vocab=8, max_positions=None, layers=layers, tied=True
@@ -298,7 +299,7 @@ def dealt(dice: random.Random) -> tuple[Shape, LayoutSetting]:
 FORMS = [(2, 64), (2, 128), (4, 32), (1, 128), (3, 64), (8, 64)]
 
 
-def as_vllm_reads_it(shape: Shape, setting: LayoutSetting, planned: Layout) -> dict[str, object]:
+def as_vllm_reads_it(shape: Shape, setting: EngineSettings, planned: Layout) -> dict[str, object]:
     """The case in words of the script beside this file; a state's page is padded by the platform before, as a server shows."""
     pages = [group.page_bytes for group in planned.groups]
     return {

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import PageAnswer
-from toolkit.scout.follow_up import follow_ups
+from toolkit.scout.answers import PageAnswer, follow_ups
 
 HEALTHY = {
     pages.HEALTH: PageAnswer(status=200),

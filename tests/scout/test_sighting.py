@@ -13,9 +13,8 @@ from toolkit.proxy.telemetry.metrics import Counters, Gauges, LastMinute, Served
 from toolkit.records import Host, Sighting
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import PageAnswer, Scrape
-from toolkit.scout.evidence import HostEvidence, examine
 from toolkit.scout.findings import findings
-from toolkit.scout.sighting import sight
+from toolkit.scout.sighting import HostEvidence, examine, sight
 
 ALICE = Host(name="alice", url="http://h:1")
 

@@ -2,11 +2,7 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.serving.control import LOCK, SOCKET, give, heard, held, is_served
+from toolkit.serving.control import LOCK, SOCKET, give, heard, held
 
 Say = Callable[[str], None]
 
@@ -23,80 +19,47 @@ async def echo(order: Mapping[str, Any], _: Say) -> Mapping[str, Any]:
     return {"heard": order["order"]}
 
 
-async def answer_to(folder: Path, order: Mapping[str, Any], carry: Any = echo) -> Any:
+async def answer_to(folder: Path, order: Mapping[str, Any]) -> Any:
     said: list[str] = []
     with held(folder):
-        async with heard(folder, carry):
+        async with heard(folder, echo):
             return await asyncio.to_thread(give, folder, order, said.append), said
 
 
-def test_an_order_is_carried_out_and_its_result_comes_back(tmp_path: Path) -> None:
-    told, _ = asyncio.run(answer_to(tmp_path, {"order": "status"}))
-    assert told == {"heard": "status"}
-
-
-def test_what_is_said_meanwhile_arrives_in_its_order(tmp_path: Path) -> None:
-    async def talk(_: Mapping[str, Any], say: Say) -> Mapping[str, Any]:
-        say("one")
-        say("two")
-        return {}
-
-    told, said = asyncio.run(answer_to(tmp_path, {"order": "stop"}, talk))
-    assert (told, said) == ({}, ["one", "two"])
-
-
-def test_an_error_comes_back_with_its_hint(tmp_path: Path) -> None:
-    async def refuse(_: Mapping[str, Any], __: Say) -> Mapping[str, Any]:
-        raise ToolkitError("no room", "Stop something")
-
-    with pytest.raises(ToolkitError) as told:
-        asyncio.run(answer_to(tmp_path, {"order": "swap"}, refuse))
-    assert (told.value.message, told.value.hint) == ("no room", "Stop something")
-
-
-def test_a_bug_is_told_to_who_asked_and_the_next_order_is_heard(tmp_path: Path) -> None:
+async def test_a_bug_is_told_to_who_asked_and_the_next_order_is_heard(tmp_path: Path) -> None:
     async def fail(order: Mapping[str, Any], _: Say) -> Mapping[str, Any]:
         if order["order"] == "bad":
             raise KeyError("x")
         return {}
 
-    async def scene() -> None:
-        with held(tmp_path):
-            async with heard(tmp_path, fail):
-                with pytest.raises(ToolkitError, match="KeyError"):
-                    await asyncio.to_thread(give, tmp_path, {"order": "bad"}, print)
-                assert await asyncio.to_thread(give, tmp_path, {"order": "good"}, print) == {}
-
-    asyncio.run(scene())
+    with held(tmp_path):
+        async with heard(tmp_path, fail):
+            with pytest.raises(ToolkitError, match="KeyError"):
+                await asyncio.to_thread(give, tmp_path, {"order": "bad"}, print)
+            assert await asyncio.to_thread(give, tmp_path, {"order": "good"}, print) == {}
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b"\xff\n", b"", b"x" * (2**20 + 9)])
-def test_what_is_no_order_is_carried_out_by_nobody(tmp_path: Path, line: bytes) -> None:
-    async def scene() -> None:
-        async def never(_: Mapping[str, Any], __: Say) -> Mapping[str, Any]:
-            raise AssertionError
+async def test_what_is_no_order_is_carried_out_by_nobody(tmp_path: Path, line: bytes) -> None:
+    async def never(_: Mapping[str, Any], __: Say) -> Mapping[str, Any]:
+        raise AssertionError
 
-        with held(tmp_path):
-            async with heard(tmp_path, never):
-                reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
-                writer.write(line)
-                writer.write_eof()
-                # reset: it was closed with what it had not read
-                with contextlib.suppress(ConnectionResetError):
-                    assert await reader.read() == b""
-                writer.close()
-
-    asyncio.run(scene())
+    with held(tmp_path):
+        async with heard(tmp_path, never):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+            writer.write(line)
+            writer.write_eof()
+            # reset: it was closed with what it had not read
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
 
 
-def test_only_its_owner_may_give_orders(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with held(tmp_path):
-            async with heard(tmp_path, echo):
-                for name in (SOCKET, LOCK):
-                    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-
-    asyncio.run(scene())
+async def test_only_its_owner_may_give_orders(tmp_path: Path) -> None:
+    with held(tmp_path):
+        async with heard(tmp_path, echo):
+            for name in (SOCKET, LOCK):
+                assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 def test_a_folder_that_it_makes_is_its_owners_alone(tmp_path: Path) -> None:
@@ -131,66 +94,8 @@ def test_who_may_give_no_orders_is_told_so_and_not_that_nobody_serves(
         give(tmp_path, {"order": "status"}, print)
 
 
-def test_a_socket_that_was_left_behind_is_no_hindrance(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / SOCKET))
-    told, _ = asyncio.run(answer_to(tmp_path, {"order": "status"}))
-    assert told == {"heard": "status"}
-
-
-def test_a_second_serve_in_a_folder_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(ToolkitError, match=rf"pid {os.getpid()}"), held(tmp_path):
-        pass
-
-
-def test_a_folder_whose_serve_was_killed_is_free(tmp_path: Path) -> None:
-    source = (
-        "import sys, time; from pathlib import Path; from toolkit.serving.control import held\n"
-        "with held(Path(sys.argv[1])):\n    print(flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", source, str(tmp_path)], stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert is_served(tmp_path)
-        child.send_signal(signal.SIGKILL)
-    assert not is_served(tmp_path)
-    with held(tmp_path):
-        assert is_served(tmp_path)
-
-
 def test_a_path_longer_than_a_sockets_is_reached_all_the_same(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 120)
     told, _ = asyncio.run(answer_to(folder, {"order": "status"}))
     assert told == {"heard": "status"}
     assert not (folder / SOCKET).exists()
-
-
-def test_where_nobody_serves_the_order_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError, match="no serve runs in") as told:
-        give(tmp_path, {"order": "status"}, print)
-    assert "toolkit serve" in told.value.hint
-
-
-def test_an_order_under_way_ends_with_the_serve_and_its_asker_is_told(tmp_path: Path) -> None:
-    async def scene() -> None:
-        began = asyncio.Event()
-
-        async def hang(_: Mapping[str, Any], __: Say) -> Mapping[str, Any]:
-            began.set()
-            await asyncio.Event().wait()
-            return {}
-
-        with held(tmp_path):
-            async with heard(tmp_path, hang):
-                giving = asyncio.create_task(
-                    asyncio.to_thread(give, tmp_path, {"order": "restart"}, print)
-                )
-                await began.wait()
-            with pytest.raises(ToolkitError, match="ended before it had answered"):
-                await giving
-
-    asyncio.run(scene())

@@ -187,25 +187,6 @@ def test_an_engine_dies_with_a_serve_that_is_killed(tmp_path: Path) -> None:
     assert not note_of(log).exists()
 
 
-def test_what_a_killed_serve_and_a_killed_reaper_left_is_ended_by_the_next_start(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "engine.log"
-    process, family = serve(log)
-    os.kill(json.loads(note_of(log).read_text())["keeper"], signal.SIGSTOP)
-    process.kill()
-    process.communicate()
-    os.kill(json.loads(note_of(log).read_text())["keeper"], signal.SIGKILL)
-    assert all(runs(pid) for pid in family.values())
-
-    async def again() -> None:
-        engine = await Process.start(command("parent", "polite"), environment(), log, within_s=0.2)
-        assert not [name for name, pid in family.items() if runs(pid)]
-        await engine.stop()
-
-    asyncio.run(asyncio.wait_for(again(), 60))
-
-
 def test_the_engine_of_a_serve_that_lives_is_left_alone(tmp_path: Path) -> None:
     async def story(log: Path) -> None:
         process = await Process.start(command("parent", "polite"), environment(), log)
@@ -414,14 +395,3 @@ def test_stopping_twice_is_stopping(tmp_path: Path) -> None:
         assert process.code == -signal.SIGTERM
 
     run(story, tmp_path)
-
-
-def test_the_log_of_the_last_start_is_kept_beside_the_new_one(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        for word in ("first", "second"):
-            argv = [sys.executable, "-c", f"print({word!r})"]
-            await (await Process.start(argv, environment(), log)).gone()
-
-    run(story, tmp_path)
-    assert (tmp_path / "logs" / "engine.log").read_text() == "second\n"
-    assert (tmp_path / "logs" / "engine.log.1").read_text() == "first\n"

@@ -52,37 +52,6 @@ def test_a_manager_hears_the_word_that_clients_are_let_in(
         }
 
 
-def test_before_that_more_time_is_asked_for_and_no_sign_of_life_given() -> None:
-    with manager() as listener:
-
-        async def listen() -> None:
-            first = await asyncio.to_thread(listener.next)
-            second = await asyncio.to_thread(listener.next)
-            # a minute, in microseconds
-            assert (
-                first
-                == second
-                == {
-                    "EXTEND_TIMEOUT_USEC": "60000000",
-                    "STATUS": "serves 2 engines",
-                }
-            )
-
-        told_on(Notify(listener.address, QUICK_S), listen)
-
-
-def test_signs_of_life_come_while_all_is_well() -> None:
-    with manager() as listener:
-        notify = Notify(listener.address, QUICK_S)
-
-        async def listen() -> None:
-            notify.ready("open")
-            await asyncio.to_thread(listener.until, "WATCHDOG")
-            assert (await asyncio.to_thread(listener.next))["WATCHDOG"] == "1"
-
-        told_on(notify, listen)
-
-
 @pytest.mark.parametrize("hangs", [False, True])
 def test_none_comes_while_the_house_is_not_well_or_can_not_say(hangs: bool) -> None:
     with manager() as listener:

@@ -43,31 +43,11 @@ def killed_serve(folder: Path, *, reaper_too: bool) -> int:
     return pid
 
 
-def test_an_engine_that_still_runs_is_ended_and_named(tmp_path: Path) -> None:
-    pid = killed_serve(tmp_path, reaper_too=True)
-    assert runs(pid)
-    told = asyncio.run(end_orphans(tmp_path))
-    assert told == [f"The serve before was killed; its engine `qwen.a` (pid {pid}) is ended now"]
-    assert not runs(pid)
-    assert asyncio.run(end_orphans(tmp_path)) == []
-
-
 def test_one_whose_reaper_has_ended_it_is_told_as_well(tmp_path: Path) -> None:
     pid = killed_serve(tmp_path, reaper_too=False)
     wait_until(lambda: not runs(pid))
     (told,) = asyncio.run(end_orphans(tmp_path))
     assert told.endswith(f"(pid {pid}) has ended by itself")
-
-
-def test_half_a_note_hinders_nobody(tmp_path: Path) -> None:
-    (tmp_path / "qwen.a.log.family").write_text('{"engine": ')
-    assert asyncio.run(end_orphans(tmp_path)) == []
-
-
-def test_who_answered_last_is_kept(tmp_path: Path) -> None:
-    assert answered(tmp_path) is None
-    write_answered(tmp_path, {"e": "one"})
-    assert answered(tmp_path) == {"e": "one"}
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", ""])

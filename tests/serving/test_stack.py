@@ -60,49 +60,6 @@ def test_one_line_is_a_stack_with_a_proxy_in_front_and_a_place_for_a_successor()
     ]
 
 
-def test_all_of_an_engine_is_read() -> None:
-    got = engine(
-        '[[engine]]\nname = "q"\nkind = "vllm"\nmodel = "./m"\nserved_name = "qwen"\nport = 9001\n'
-        'spare_port = 9002\ngpus = 1\nkey_env = "KEY"\nvllm = "/v/bin/vllm"\nready = "30m"\nteam = "red"\n'
-        "[engine.env]\nOMP_NUM_THREADS = 2\n[engine.flags]\nmax_model_len = 4096\nenforce-eager = true\n"
-        'speculative-config = { method = "ngram" }\ncudagraph-capture-sizes = [1, 2, 4]\n'
-    )
-    assert got == EngineSetting(
-        name="q",
-        model="./m",
-        served_name="qwen",
-        port=9001,
-        spare_port=9002,
-        gpus="1",
-        key_env="KEY",
-        vllm="/v/bin/vllm",
-        ready_s=1800.0,
-        team="red",
-        env=(("OMP_NUM_THREADS", "2"),),
-        flags=(
-            ("max-model-len", "4096"),
-            ("enforce-eager", True),
-            ("speculative-config", '{"method": "ngram"}'),
-            ("cudagraph-capture-sizes", "1 2 4"),
-        ),
-    )
-
-
-def test_flags_of_the_file_go_over_those_of_the_preset() -> None:
-    got = engine(ONE + 'preset = "wide"\n[engine.flags]\nmax-num-seqs = 8\n')
-    assert dict(got.flags) == {"max-num-seqs": "8", "enable-prefix-caching": True}
-
-
-def test_warm_guard_and_top_are_read_with_units() -> None:
-    got = stack(
-        'folder = "f"\ndatabase = "d.db"\npreflight = false\n' + ONE +
-        '[warm]\nconcurrency = [1, 8]\nlimit = "2m"\n[guard]\nstuck = 45\nrestarts = 3\nrestarts_time = "5m"\n'
-    )  # fmt: skip
-    assert (got.folder, got.database, got.preflight) == ("f", "d.db", False)
-    assert (got.warm.concurrency, got.warm.limit_s) == ((1, 8), 120.0)
-    assert (got.guard.stuck_s, got.guard.restarts, got.guard.restarts_s) == (45.0, 3, 300.0)
-
-
 def test_the_proxys_table_is_the_proxys_own_file() -> None:
     got = stack(
         ONE + '[proxy]\nport = 7000\nadmin_port = 7100\n[proxy.cache]\nttl = "10m"\nfile = "c.db"\n'
@@ -115,21 +72,6 @@ def test_the_proxys_table_is_the_proxys_own_file() -> None:
     assert [team.name for team in got.proxy.teams] == ["red"]
     assert [each.name for each in got.proxy.upstreams] == ["Some-Model.a", "Some-Model.b", "far"]
     assert got.engines[0].port == 7001
-
-
-def test_stored_answers_outlive_a_restart_by_the_stack_unless_the_file_says_otherwise() -> None:
-    ours = stack(ONE).proxy
-    theirs = stack(ONE + '[proxy.cache]\nepoch = "restart"\n').proxy
-    assert ours is not None
-    assert theirs is not None
-    assert (ours.cache.epoch, theirs.cache.epoch) == ("change", "restart")
-    assert ours.cache.file == "data/serve/proxy-cache.db"
-
-
-def test_without_a_proxy_there_is_no_second_place() -> None:
-    got = stack("proxy = false\n" + ONE)
-    assert got.proxy is None
-    assert got.engines[0].spare_port is None
 
 
 def test_ports_that_somebody_holds_are_passed_by() -> None:
@@ -205,11 +147,8 @@ def test_the_command_line_goes_over_the_file() -> None:
         (ONE + "[engine.flags]\na = { b = 1979-05-27 }", " line 3: engine 1: `flags`: `a` is not one line", "quotes"),
         (ONE + "host = '1[7.0.0.1'", " line 3: engine 1: `host` is no address", "127.0.0.1"),
         (ONE + "gpus = -1", " line 3: engine 1: `gpus` is not numbers of GPUs", "0,1"),
-        (ONE + "[warm]\nconcurrency = []", " line 4: `warm.concurrency` is not a list, each entry a whole number", "[1, 2"),
-        (ONE + "[proxy.cache]\nttl = 'x'", " line 4: `proxy.cache.ttl` is not a duration", "`90s`"),
         (ONE + "[proxy]\nttl = 1", " line 4: [proxy]: unknown key `ttl`", "It belongs into [proxy.cache]"),
         (ONE + "[[proxy.team]]\nname = 5", " line 4: proxy.team 1: `name` is not a label", "`red`"),
-        ("proxy = 'none'\n" + ONE, " line 1: `proxy` is neither a table nor false", "[proxy]"),
         (ONE + "preset = 'widest'", "no preset is called `widest`", ""),
     ],
 )  # fmt: skip
@@ -219,11 +158,6 @@ def test_what_is_wrong_is_named_with_its_place_and_the_way_out(
     error = refused(text)
     assert error.message.startswith(f"`s.toml`{message}" if message[0] == " " else message)
     assert hint in error.hint
-
-
-def test_a_key_that_is_written_where_its_variable_belongs_is_not_repeated() -> None:
-    error = refused(ONE + "key_env = 'sk-Secret'")
-    assert "sk-Secret" not in error.message + error.hint
 
 
 def test_a_port_for_a_proxy_that_is_switched_off_is_refused() -> None:

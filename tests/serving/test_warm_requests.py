@@ -42,21 +42,6 @@ def test_only_streams_or_none_where_somebody_said_so() -> None:
     assert {ask.stream for ask in asker().plain(4, streams=True)} == {True}
 
 
-def test_no_two_requests_begin_alike_over_rounds_kinds_and_warmups() -> None:
-    one, other = asker(TWO), asker(TWO, nonce="n2")
-    asks = [
-        *(each for _ in range(5) for each in one.plain(64)),
-        *one.structured(8),
-        *one.long(8192),
-        *one.long(8192),
-        *other.plain(64),
-        *other.long(8192),
-    ]
-    # `[k3f9-0012]`, the mark in front, has 11 characters
-    beginnings = {text_of(ask)[:11] for ask in asks}
-    assert len(beginnings) == len(asks) == 5 * 64 + 8 + 3 + 3 + 64 + 3
-
-
 def test_distinct_prompts_are_the_workloads_own_behind_a_mark() -> None:
     texts = {text_of(ask)[12:] for ask in asker(TWO).plain(16)}
     assert texts == {"rare", "often"}
@@ -69,11 +54,6 @@ def test_answers_are_short_and_shorter_where_the_prompt_wants_that() -> None:
     limited = Profile(name="p", prompts=(user("x", max_tokens=5),))
     assert {ask.body["max_tokens"] for ask in asker().plain(4)} == {32}
     assert {ask.body["max_tokens"] for ask in asker(limited).plain(4)} == {5}
-
-
-def test_structured_answers_are_asked_by_schema_and_by_grammar_in_both_views() -> None:
-    asked = {(ask.stream, ask.body["response_format"]["type"]) for ask in asker().structured(8)}
-    assert asked == {(s, kind) for s in (True, False) for kind in ("json_schema", "json_object")}
 
 
 def test_long_prompts_have_the_shares_of_the_room_that_the_answer_leaves() -> None:
@@ -134,8 +114,8 @@ def test_seeds_are_exactly_what_a_blast_of_the_profile_sends_most_frequent_first
 
 def test_a_seed_has_the_key_of_a_blasts_request() -> None:
     told = profile_from("contest")
-    script = HostScript(told, model="m", nonce="x", seed=0)
-    blasted = {key_of(script.order().body) for _ in range(64)}
+    user = HostScript(told, model="m", nonce="x", seed=0).caller(0)
+    blasted = {key_of(user.next().body) for _ in range(64)}
     seeded = {key_of(orjson.dumps(ask.body)) for ask in asker(told).seeds()}
     assert len(seeded) == 2, "the contest had two prompts, and the views of an answer are one"
     assert seeded <= blasted
@@ -152,10 +132,6 @@ def test_a_seed_s_limit_is_the_prompt_s_own_where_that_is_lower_and_256_where_no
     one = asker(Profile(name="p", prompts=prompts), stream=False)
     assert [ask.body["max_tokens"] for ask in one.seeds()] == [5, 256, 256]
     assert [ask.max_tokens for ask in one.seeds()] == [5, 256, 256]
-
-
-def test_where_nobody_knows_what_clients_ask_nothing_is_seeded() -> None:
-    assert asker().seeds() == []
 
 
 def test_exact_bodies_go_before_the_profile_and_are_sent_as_they_are() -> None:

@@ -3,13 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from support.chat import CHAT, STREAM, WHOLE, ChatServer
+from support.chat import STREAM, WHOLE, ChatServer
 from support.raw_server import RawServer, http
 
-from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 from toolkit.serving.stack import WarmSetting
 from toolkit.serving.warmup import Warmed, Warming
@@ -17,11 +15,6 @@ from toolkit.serving.warmup import Warmed, Warming
 # answers of a millisecond differ by many times that on a busy machine; so many rounds always have two that agree
 QUICK = WarmSetting(concurrency=(1, 2, 4), max_tokens=2, limit_s=60.0, tolerance=1.0, rounds=100)
 JSON_ANSWER = http(WHOLE, content_type="application/json")
-HI = Profile(
-    name="hi",
-    prompts=(Prompt(name="hi", messages=({"role": "user", "content": "Hi"},)),),
-    max_tokens=9,
-)
 
 
 class Chat(ChatServer):
@@ -51,9 +44,6 @@ def warmed(server: RawServer, setting: WarmSetting = QUICK, **more: Any) -> Warm
 
 def phases(told: Warmed) -> list[tuple[str, int]]:
     return [(each.phase, each.concurrency) for each in told.rounds]
-
-
-# --- cold against warm --------------------------------------------------------------------------------------
 
 
 # --- the order, and what is asked ---------------------------------------------------------------------------
@@ -134,62 +124,3 @@ def test_one_failed_request_in_a_round_is_counted_and_ends_nothing() -> None:
     told = warmed(server)
     assert (told.errors, told.agreed) == (1, True)
     assert [each.concurrency for each in told.rounds if each.error] == [4]
-
-
-def test_a_warmup_that_is_not_done_in_time_says_so_and_keeps_what_was_measured() -> None:
-    async def run() -> Warmed:
-        count = 0
-
-        async def at_first(writer: asyncio.StreamWriter) -> bool:
-            nonlocal count
-            count += 1
-            if count > 1:
-                await asyncio.Event().wait()
-            writer.write(STREAM)
-            return True
-
-        async with ChatServer(at_first) as server:
-            setting = WarmSetting(concurrency=(1, 2), limit_s=0.5, stream=True)
-            return await warming(server, setting).run()
-
-    told = asyncio.run(run())
-    assert told.error == "not done within 0.5 s"
-    assert not told.agreed
-    assert told.levels[0].cold_ms is not None
-
-
-def test_one_that_was_stopped_tells_what_it_has() -> None:
-    async def run() -> Warmed:
-        async with Chat() as server:
-            first = asyncio.Event()
-            one = warming(server, QUICK, say=lambda _: first.set())
-            task = asyncio.create_task(one.run())
-            await first.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            return one.found
-
-    told = asyncio.run(run())
-    assert told.error == "it was stopped"
-    assert told.rounds
-
-
-def test_a_key_is_sent_and_told_nowhere() -> None:
-    server = Chat(lambda _: http('{"error": {"message": "bad sk-12345"}}', "401 Unauthorized"))
-    told = warmed(server, key="sk-12345")
-    assert all(
-        headers["authorization"] == "Bearer sk-12345"
-        for _, path, headers in server.requests
-        if path == CHAT
-    )
-    assert "sk-12345" not in repr(told)
-
-
-# --- the server's log ------------------------------------------------------------------------------------------
-
-LINE = "WARNING [jit_monitor.py:137] Triton kernel JIT compilation during inference: {}. This causes a latency spike; x\n"
-
-
-def test_without_a_log_nothing_is_claimed_of_compilations(tmp_path: Path) -> None:
-    told = warmed(Chat(), log=tmp_path / "none.log")
-    assert (told.compiled, told.late_compilations) == (None, None)

@@ -134,25 +134,6 @@ def report(rounds: list[Round]) -> Warmed:
     return found
 
 
-def test_cold_is_the_first_round_of_a_load_and_warm_its_last() -> None:
-    rounds = [
-        a_round(ttft_ms=89_000.0),
-        a_round(concurrency=64, ttft_ms=89_000.0),
-        a_round(phase="settle", concurrency=64, ttft_ms=300.0),
-        a_round(phase="settle", concurrency=64, ttft_ms=250.0),
-        a_round(phase="probe", ttft_ms=20.0),
-        a_round(phase="probe", concurrency=64, ttft_ms=219.0),
-        a_round(phase="seed", kind="seed", concurrency=4, ttft_ms=1.0),
-    ]
-    found = report(rounds).levels
-    assert [(each.concurrency, each.cold_ms, each.warm_ms) for each in found] == [
-        (1, 89_000.0, 20.0),
-        (64, 89_000.0, 219.0),
-    ]
-    # 89,000 / 219 = 406.39
-    assert found[1].ratio == pytest.approx(406.39, abs=0.01)
-
-
 def test_a_last_round_that_failed_leaves_the_one_before_it() -> None:
     rounds = [
         a_round(ttft_ms=10.0),
@@ -184,13 +165,6 @@ def test_the_load_that_is_shown_is_the_lowest_whatever_being_cold_cost_elsewhere
     assert found.sentence() == "cold TTFT 40 ms, warm TTFT 20 ms"
 
 
-def test_without_streams_the_same_is_shown_by_e2e() -> None:
-    found = report([a_round(e2e_ms=900.0), a_round(phase="probe", e2e_ms=300.0)])
-    assert (found.measure, found.cold_e2e_ms, found.ratio) == ("e2e", 900, 3)
-    assert found.cold_ttft_ms is None
-    assert found.sentence() == "cold E2E 900 ms, warm E2E 300 ms"
-
-
 def test_without_a_warm_figure_no_figure_is_put_in_words() -> None:
     for rounds in ([], [a_round(ttft_ms=5.0)], [a_round(e2e_ms=5.0)]):
         found = report(rounds)
@@ -205,12 +179,6 @@ JIT = (
     " _fwd_kernel (BLOCK=64). This causes a latency spike; consider extending warmup to cover this shape/config."
 )
 """As vLLM 0.32's vllm/utils/jit_monitor.py words it."""
-
-
-def test_a_compilation_during_inference_is_cut_to_what_it_names() -> None:
-    assert compilations([JIT]) == [
-        "Triton kernel JIT compilation during inference: _fwd_kernel (BLOCK=64)"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -107,22 +107,6 @@ async def answered(url: str, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_frozen_engine_is_noticed_though_it_takes_connections() -> None:
-    with sim() as one:
-        one.freeze()
-        told = asyncio.run(asyncio.wait_for(watched(one.url), 60))
-    assert told.startswith("no page for ")
-
-
-def test_an_engine_whose_port_is_closed_is_noticed() -> None:
-    with sim() as one:
-        one.process.kill()
-        one.process.wait()
-        told = asyncio.run(asyncio.wait_for(watched(one.url), 60))
-    assert "refused" in told
-
-
-@pytest.mark.slow
 def test_an_engine_that_hangs_behind_pages_that_answer_is_noticed() -> None:
     # as recorded of a vLLM with its engine processes stopped: /health and /metrics answer, nothing moves
     async def run() -> str:

@@ -1,13 +1,10 @@
 """How each preset behaves towards its clients, over real sockets."""
 
-import json
 import re
 
 import httpx
 import pytest
 from support.simulated import Sim, Start, becomes_true, refuses_connections
-
-LABELS = '{engine="0",model_name="tiny"}'
 
 
 def test_a_switcher_falls_by_itself_when_its_time_comes(start_sim: Start) -> None:
@@ -30,39 +27,6 @@ def told(sim: Sim) -> tuple[str, ...]:
     labels = dict(re.findall(r'(\w+)="([^"]*)"', config))
     wanted = ("num_gpu_blocks", "cache_dtype", "gpu_memory_utilization")
     return (card["id"], card["root"], *(labels[name] for name in wanted))
-
-
-def test_cold_takes_its_time_for_the_first_request_only(start_sim: Start) -> None:
-    sim = start_sim("cold", time_scale=0.001, cold_s=100, jitter=0)  # a tenth of a second
-    for _ in range(2):
-        assert sim.chat(max_tokens=1).status_code == 200
-    first_token = "vllm:time_to_first_token_seconds"
-    numbers = sim.numbers()
-    fast = numbers[f'{first_token}_bucket{{engine="0",le="0.08",model_name="tiny"}}']
-    assert fast == 1
-    assert numbers[f"{first_token}_sum{LABELS}"] >= 0.1
-
-
-def test_flaky_fails_in_every_way_it_promises(start_sim: Start) -> None:
-    sim = start_sim("flaky", error_share=0.25, cut_share=0.25, stream_error_share=0.25)
-    seen = set()
-    for _ in range(40):
-        seen.add(kind_of_failure(sim))
-    assert seen == {"fine", "error", "cut", "stream_error"}
-    assert sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0
-
-
-def kind_of_failure(sim: Sim) -> str:
-    try:
-        answer = sim.chat(stream=True, max_tokens=12, ignore_eos=True)
-    except httpx.RemoteProtocolError:
-        return "cut"
-    if answer.status_code == 500:
-        assert answer.json()["error"]["type"] == "InternalServerError"
-        return "error"
-    *_, last, done, _ = answer.content.split(b"\n\n")
-    assert done == b"data: [DONE]"
-    return "stream_error" if "error" in json.loads(last[6:]) else "fine"
 
 
 def test_drip_lets_every_page_trickle(start_sim: Start) -> None:

@@ -151,31 +151,6 @@ def test_jitter_stays_inside_its_share_and_repeats_with_the_seed():
 # --- how a request ends -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("planned", "max_tokens", "tokens", "reason"),
-    [(3, 8, 3, "stop"), (8, 3, 3, "length"), (3, 3, 3, "stop"), (1, 1, 1, "stop")],
-)
-def test_a_request_ends_by_itself_or_at_its_limit(planned, max_tokens, tokens, reason):
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, planned, max_tokens=max_tokens))
-    ends, said = run(engine)
-    assert (ends["a"].output_tokens, ends["a"].reason, len(said)) == (tokens, reason, tokens)
-
-
-def test_the_tokens_said_are_the_planned_ones_with_their_count():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, [71, 72, 73]))
-    told = []
-    while step := engine.plan(0.0):
-        told += engine.finish(step, 0.0)
-    assert [(each.output_tokens, each.reason) for each in told] == [
-        (1, None),
-        (2, None),
-        (3, "stop"),
-    ]
-    assert told[0].request.ids[5:] == [71, 72, 73]
-
-
 def test_a_prompt_as_long_as_the_model_ends_in_an_error_and_holds_up_nobody():
     engine = EngineCore(replace(PLAIN, max_model_len=12))
     engine.submit(request("a", 12, 1))
@@ -196,39 +171,6 @@ def test_an_error_alone_is_told_by_a_step_that_takes_no_time():
     (told,) = engine.finish(step, 1.0)
     assert (told.waited_s, told.reason) == (None, "error")
     assert engine.plan(1.0) is None
-
-
-def test_an_answer_that_outgrows_the_whole_kv_cache_ends_in_an_error_instead_of_looping():
-    engine = EngineCore(replace(PLAIN, block_size=4, num_gpu_blocks=4))
-    engine.submit(request("a", 10, 9))
-    ends, _ = run(engine)
-    # the KV of 10 + 2 tokens fills it; the third token was said from there, its own KV has no place
-    assert (ends["a"].reason, ends["a"].output_tokens) == ("error", 3)
-    assert engine.kv_usage == 0
-
-
-def test_aborted_requests_leave_from_the_queue_and_from_the_batch_with_what_they_said():
-    engine = EngineCore(replace(PLAIN, max_num_seqs=1))
-    engine.submit(request("a", 5, 9))
-    engine.submit(request("b", 5, 9, at=0.5))
-    one_step(engine, 1.0)
-    assert (engine.running, engine.waiting) == (1, 1)
-    running, queued = engine.abort("a", 2.0), engine.abort("b", 2.0)
-    assert (running.reason, running.output_tokens, running.ended_at) == ("abort", 1, 2.0)
-    assert (queued.reason, queued.output_tokens, queued.scheduled_at) == ("abort", 0, None)
-    assert engine.abort("a", 3.0) is None
-    assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0)
-    assert engine.plan(3.0) is None
-
-
-def test_a_request_aborted_while_its_step_runs_says_nothing_more():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, 9))
-    engine.submit(request("b", 5, 9))
-    step = engine.plan(0.0)
-    engine.abort("a", 0.001)
-    assert [each.request.id for each in engine.finish(step, 0.020)] == ["b"]
-    assert engine.generation_tokens_total == 1
 
 
 def test_an_aborted_id_may_come_again_while_the_old_step_still_runs():

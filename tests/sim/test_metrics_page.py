@@ -77,22 +77,6 @@ def test_every_line_of_the_recorded_page_is_there_in_its_order() -> None:
     assert len(ours) > 600  # or the recording was cut
 
 
-def test_http_requests_are_counted_by_handler_method_and_status() -> None:
-    setup = setup_of()
-    numbers = numbers_of(page(setup, [core(setup)], recorded_requests()).decode())
-    chat = 'handler="/v1/chat/completions"'
-    assert numbers[f'http_requests_total{{{chat},method="POST",status="2xx"}}'] == 1
-    assert numbers[f'http_requests_total{{{chat},method="POST",status="4xx"}}'] == 1
-    assert numbers[f"http_request_size_bytes_sum{{{chat}}}"] == 6  # two of 3 bytes
-    assert numbers[f"http_response_size_bytes_sum{{{chat}}}"] == 10
-    few = "http_request_duration_seconds_bucket"
-    assert numbers[f'{few}{{{chat},le="0.1",method="POST"}}'] == 0
-    assert numbers[f'{few}{{{chat},le="0.5",method="POST"}}'] == 2
-    assert numbers["http_request_duration_highr_seconds_count"] == 7
-    assert numbers["http_request_duration_highr_seconds_created"] == START_S
-    assert numbers[f'http_requests_created{{{chat},method="POST",status="2xx"}}'] == START_S + 1
-
-
 @pytest.mark.parametrize(
     ("length", "edges"),
     [
@@ -172,32 +156,6 @@ def two_requests(dialect: Dialect = "v1") -> bytes:
         now += step.duration_s
         metrics.count(engine, engine.finish(step, now))
     return page(setup, [(engine, metrics)], recorded_requests(dialect))
-
-
-def test_the_numbers_follow_from_two_requests() -> None:
-    numbers = numbers_of(two_requests().decode())
-    labels = '{engine="0",model_name="tiny"}'
-    expected = {
-        "vllm:prompt_tokens_total": 53,  # 20 + 33
-        "vllm:generation_tokens_total": 5,  # 3 + 2
-        "vllm:num_requests_running": 0,
-        "vllm:kv_cache_usage_perc": 0,
-        "vllm:time_to_first_token_seconds_sum": 3,  # both came at 0.5 and spoke at 2
-        "vllm:time_to_first_token_seconds_count": 2,
-        "vllm:inter_token_latency_seconds_count": 3,  # 2 gaps of `a`, 1 of `b`
-        "vllm:inter_token_latency_seconds_sum": 3,  # one second each
-        "vllm:e2e_request_latency_seconds_sum": 6,  # `a` ends at 4: 3.5; `b` at 3: 2.5
-        "vllm:request_queue_time_seconds_sum": 1,  # both waited from 0.5 to 1
-        "vllm:iteration_tokens_total_count": 3,
-        "vllm:iteration_tokens_total_sum": 58,  # 53 computed and 5 said
-        "vllm:request_params_max_tokens_sum": 5,
-        "vllm:prompt_tokens_created": START_S,
-    }
-    assert {name: numbers[name + labels] for name in expected} == expected
-    by_reason = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"}'
-    assert numbers[by_reason] == 2
-    first = 'vllm:time_to_first_token_seconds_bucket{engine="0",le="%s",model_name="tiny"}'
-    assert (numbers[first % "1.0"], numbers[first % "2.5"]) == (0, 2)
 
 
 def test_v0_counts_under_its_own_names() -> None:

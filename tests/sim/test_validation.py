@@ -47,11 +47,6 @@ def test_text_that_json_must_escape_arrives_as_it_was_said(kind: answers.Kind) -
     assert told["model"] == reply.model
 
 
-def test_the_end_of_a_stream_whose_engine_died_is_the_recorded_one() -> None:
-    end = answers.stream_error()
-    assert recorded("slow/stream_during_engine_death.txt").endswith(end)
-
-
 def test_another_content_type_than_json_is_refused_in_the_recorded_words() -> None:
     with pytest.raises(Refused) as refusal:
         accepted({"messages": QUESTION}, content_type="text/plain")
@@ -83,12 +78,6 @@ def test_messages_may_come_in_parts_and_without_text() -> None:
     assert in_parts.prompt_ids == accepted({"messages": QUESTION}).prompt_ids
     empty = accepted({"messages": [{"role": "assistant", "content": None}]})
     assert len(empty.prompt_ids) == 8
-
-
-def test_a_prompt_may_be_token_ids_or_a_list_of_one() -> None:
-    assert accepted({"prompt": [5, 6, 7]}, "text").prompt_ids == (5, 6, 7)
-    plain = accepted({"prompt": "hello there"}, "text")
-    assert accepted({"prompt": ["hello there"]}, "text").prompt_ids == plain.prompt_ids
 
 
 @pytest.mark.parametrize(

@@ -133,28 +133,6 @@ def test_what_no_column_can_hold_does_not_cost_the_batch(store):
 # --- One body, one prompt -----------------------------------------------------------------------
 
 
-def test_equal_bodies_are_one_row_and_one_object(store, path):
-    store.add_seen(RUN.id, [Seen(ts=S + n, asked=prompted("a")) for n in range(3)])
-    store.add_seen(
-        RUN.id, [Seen(ts=S + 9, asked=prompted("a")), Seen(ts=S + 10, asked=prompted("b"))]
-    )
-    assert rows(path, "SELECT count(*) FROM bodies") == [(2,)]
-    assert rows(path, "SELECT count(*) FROM prompts") == [(1,)]
-    found = [one.asked for one in read(store)]
-    assert found == [prompted("a")] * 4 + [prompted("b")]
-    assert len({id(asked) for asked in found}) == 2
-
-
-def test_a_text_that_comes_later_is_added_to_its_prompt(store, path):
-    silent, speaking = prompted("a"), prompted("a", prompt_text="Hi")
-    store.add_seen(RUN.id, [Seen(ts=S, asked=silent), Seen(ts=S + 1, asked=prompted("b"))])
-    assert {one.asked.prompt_text for one in read(store)} == {None}
-    store.add_seen(RUN.id, [Seen(ts=S + 2, asked=speaking), Seen(ts=S + 3, asked=silent)])
-    # the other body has the same prompt
-    assert [one.asked.prompt_text for one in read(store)] == ["Hi"] * 4
-    assert rows(path, "SELECT prompt_text FROM prompts") == [("Hi",)]
-
-
 def test_a_text_is_stored_only_where_one_came_and_left_in_the_file_where_none_is_wanted(
     store, path
 ):

@@ -51,14 +51,6 @@ def test_a_file_is_a_write_ahead_log_file_with_patience_and_a_bounded_log(path):
 # --- Reading only -------------------------------------------------------------------------------
 
 
-def test_a_reader_reads_while_a_writer_writes(path):
-    with Store.open(path) as writer, Store.open_readonly(path) as reader:
-        writer.add_sightings([seen(1.0)])
-        assert [s.at for s in reader.sightings("alice")] == [1.0]
-        writer.add_sightings([seen(2.0)])
-        assert [s.at for s in reader.sightings("alice")] == [1.0, 2.0]
-
-
 def test_a_reader_cannot_write(path):
     Store.open(path).close()
     with (
@@ -66,16 +58,6 @@ def test_a_reader_cannot_write(path):
         pytest.raises(ToolkitError, match="may not be written"),
     ):
         reader.add_sightings([seen(1.0)])
-
-
-def test_a_missing_file_that_should_be_there_already_is_not_made(path):
-    with pytest.raises(ToolkitError, match="does not exist"):
-        Store.open_existing(path)
-    assert not path.exists()
-    Store.open(path).close()
-    with Store.open_existing(path) as store:
-        store.add_sightings([seen(1.0)])
-        assert store.known_names() == ["alice"]
 
 
 def test_reading_an_empty_file_does_not_fill_it(path):

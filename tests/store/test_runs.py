@@ -15,7 +15,7 @@ from support import tallies
 from support.sightings import rows, seen
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, Ledger, RequestRecord, Run, ServedModel, Verdict
+from toolkit.records import Host, Ledger, RequestRecord, Run, Verdict
 from toolkit.store import Store, runs
 
 RUN = Run(id="0123456789ab", verb="bench", started_at=1_750_000_000.25, settings='{"rate": 2}')
@@ -96,19 +96,6 @@ def test_whatever_is_written_is_read(data):
 # --- Runs ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_cut_has_no_end_and_one_that_ended_has(path):
-    with Store.open(path) as store:
-        assert store.run(RUN.id) is None
-        store.add_run(RUN)
-        store.add_run(dataclasses.replace(RUN, id="other"))
-        assert store.run(RUN.id) == RUN
-        store.end_run(RUN.id, ended_at=1_750_000_060.5, client_ok=False)
-        ended = store.run(RUN.id)
-        assert ended == dataclasses.replace(RUN, ended_at=1_750_000_060.5, client_ok=False)
-        assert ended.client_ok is False
-        assert store.run("other").ended_at is None
-
-
 def test_runs_are_listed_by_their_beginning_newest_first(path):
     def run(id_: str, at: float, verb: str = "bench") -> Run:
         return Run(id=id_, verb=verb, started_at=at)
@@ -154,24 +141,6 @@ def test_an_unknown_run_is_named_with_the_newest_known(path):
 
 
 # --- records --------------------------------------------------------------------------------------
-
-
-def test_shots_come_by_host_and_slot_whatever_the_order_of_writing(path):
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        store.add_shots([shot(2, BOB), shot(1, BOB), shot(10)])
-        store.add_shots([shot(9), shot(0, BOB), shot(0, ("alice", "http://10.0.0.3:8000"))])
-        found = [(one.name, one.url[-6:], one.slot) for one in store.shots(RUN.id)]
-        assert found == [
-            ("alice", "3:8000", 0),
-            ("alice", "4:8000", 9),
-            ("alice", "4:8000", 10),
-            ("bob", "5:8000", 0),
-            ("bob", "5:8000", 1),
-            ("bob", "5:8000", 2),
-        ]
-        assert [one.slot for one in store.shots(RUN.id, name="alice")] == [0, 9, 10]
-        assert store.shots(RUN.id, name="carol") == []
 
 
 def test_warmup_and_levels_may_use_a_slot_again(path):
@@ -253,22 +222,6 @@ def test_all_hosts_are_listed_whoever_met_them_the_last_met_first(path):
 
 
 # --- Ledgers and verdicts -----------------------------------------------------------------------
-
-
-def test_a_ledger_comes_back_with_its_models_in_order_of_hosts(path):
-    full = ledger(
-        rtt_ms=0.25,
-        restarted=False,
-        requests=128.0,
-        queue_mean_ms=1.5,
-        models_before=(ServedModel(id="b", root="/w", max_model_len=512), ServedModel(id="a")),
-    )
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        store.add_ledgers([ledger(BOB, error="`/metrics` answered 404"), full])
-        back = store.ledgers(RUN.id)
-    assert back == [full, ledger(BOB, error="`/metrics` answered 404")]
-    assert back[0].restarted is False
 
 
 def test_a_host_has_one_ledger_a_run(path):

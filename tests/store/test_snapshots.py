@@ -91,19 +91,6 @@ def test_nan_and_infinity_of_a_page_are_kept(path):
     ]
 
 
-def test_a_hosts_nonsense_does_not_cost_the_batch(path):
-    # 2**63 is one more than SQLite's largest integer; a lone surrogate has no UTF-8
-    with Store.open(path) as store:
-        store.add_sightings(
-            [seen(max_model_len=2**63, model="bad\ud800", models=("bad\ud800",)), seen(name="bob")]
-        )
-        [back] = store.sightings("alice")
-        assert store.known_names() == ["alice", "bob"]
-    assert back.max_model_len is None
-    assert back.model == "bad\\ud800"
-    assert back.models == ("bad\ud800",)
-
-
 def test_a_series_that_stands_twice_on_a_page_counts_once(path):
     with Store.open(path) as store:
         store.add_sightings([seen(readings=(reading("a", 1.0), reading("a", 2.0)))])

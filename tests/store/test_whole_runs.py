@@ -1,15 +1,13 @@
 """Whole runs in real files: what is in each, copied from another file, removed."""
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.blasted import blasted
 from support.sightings import rows
 from support.tallies import ALICE, BOB, RUN, S, apart, second, shot, tally
 
-from toolkit.records import Asked, Host, Ledger, Run, Seen
+from toolkit.records import Asked, Host, Run, Seen
 from toolkit.store import Store
 
 BENCH = Run(id="bbbbbbbbbbbb", verb="bench", started_at=S - 500.5)
@@ -23,14 +21,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
     return tmp_path / "it's #1?.db"
-
-
-def asking(text: str, **more: Any) -> Seen:
-    digits = text.encode().hex()
-    asked = Asked(
-        exact_key=digits, prompt_key=digits, body_bytes=9, prompt_text=text, prompt_blocks=b"8" * 8
-    )
-    return Seen(ts=S + 1.5, server="a:1", method="POST", path=f"/{text}", asked=asked, **more)
 
 
 def sound(path: Path) -> bool:
@@ -51,15 +41,6 @@ def test_a_blasts_requests_are_its_tallies_and_its_shots_are_some_of_them(path):
         store.add_second([tally(S + 1, ok=8)], [second(S + 3)], [shot(S + 2.5)])
         # 5 + 2 + 1 + 1 + 8 requests; 2 + 1 errors
         assert store.content(RUN.id) == (2, 17, 3, S + 3)
-
-
-def test_a_benchs_requests_are_its_shots_without_the_warmup(path):
-    with Store.open(path) as store:
-        store.add_run(dataclasses.replace(BENCH, id=RUN.id))
-        store.add_shots([shot(S + 1.5, ok=True), shot(S + 1.0, BOB), shot(S + 9.0, kind="warmup")])
-        store.add_ledgers([Ledger(run=RUN.id, name="carol", url="http://c")])
-        assert store.content(RUN.id) == (3, 2, 1, S + 1.5)
-        assert store.content("unknown") == (0, 0, 0, None)
 
 
 # --- Removing -----------------------------------------------------------------------------------

@@ -127,19 +127,28 @@ async def crewed(
     *,
     workers: int = 3,
     environ: dict[str, str] | None = None,
-    probes: bool = False,
+    before: str = "",
 ) -> AsyncIterator[Crewed]:
-    """Start one, wait until it is ready, and end it; `settings`: TOML, its tables after those of the upstreams."""
+    """Start one, wait until it is ready, and end it.
+
+    `settings`: TOML, its tables after those of the upstreams; `before`: what the primary's process runs first, e.g., to set a time.
+    """
     those = [upstreams] if isinstance(upstreams, ScriptedUpstream) else upstreams
     named = "".join(
-        f'[[upstream]]\nname = "u{number}"\nurl = "{each.url}"\nprobes = {str(probes).lower()}\n'
+        f'[[upstream]]\nname = "u{number}"\nurl = "{each.url}"\nprobes = false\n'
         for number, each in enumerate(those)
     )
     config = folder / "proxy.toml"
     config.write_text(settings + named if settings.startswith("drain") else named + settings)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", "from toolkit.cli import main; main()", "proxy", "--config", str(config)),
+        *(
+            "-c",
+            f"{before}\nfrom toolkit.cli import main; main()",
+            "proxy",
+            "--config",
+            str(config),
+        ),
         *("--port", "0", "--admin-port", "0", "--workers", str(workers)),
         *("--cache-file", str(folder / "cache.db"), "--log", str(folder / "log.jsonl")),
         stderr=asyncio.subprocess.PIPE,

@@ -37,11 +37,10 @@ class Dog:
     def texts(self) -> list[str]:
         return [each["text"] for each in self.events]
 
-    def wait_for(self, *beginnings: str, after: int = 0) -> str:
-        """The first text that begins so, once the ones before it have come in this order, `after` so many events."""
-        found, give_up = "", time.monotonic() + self._patience_s
+    def wait_for(self, *beginnings: str) -> str:
+        """The first text that begins so, once the ones before it have come in this order."""
+        at, found, give_up = 0, "", time.monotonic() + self._patience_s
         with self._news:
-            at = after
             for words in beginnings:
                 while True:
                     place = next(

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,9 +14,11 @@ from support.chat import until
 from toolkit.proxy.client import ClientConnection, Front, Request
 from toolkit.proxy.config import FrontSetting
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
-on_both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def on_both_loops(test: Any) -> Any:
+    """Run a coroutine of a test in asyncio's loop and in uvloop's (tests/conftest.py)."""
+    loops = pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+    return pytest.mark.usefixtures("loop")(loops(test))
 
 
 class Clock:

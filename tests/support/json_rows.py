@@ -76,13 +76,13 @@ def _benched(url: str) -> Rows:
     rungs = ("bench", url, "--sweep-concurrency", "1,2", "--requests", "2")
     warm = ("warmup", "hosts.txt", "--concurrency", "1", "--rounds", "2", "--limit", "20s")
     # one of them fails now and then, which may be all that came of it
-    found = {"toolkit bench": [*objects(*bench, code=None), *objects(*bench, code=None)]}
-    a, b, *_ = [each["run"] for each in objects("runs", "--verb", "bench")]
+    found = {"toolkit bench": objects(*bench, code=None)}
+    (run,) = [each["run"] for each in objects("runs", "--verb", "bench")]
     return found | {
         "toolkit bench --sweep-concurrency, adds": objects(*rungs),
         "toolkit warmup": objects(*warm, code=None),
-        "toolkit compare": objects("compare", a, b),
-        "toolkit runs export --jsonl --shots": lines("runs", "export", a, "--jsonl", "--shots"),
+        "toolkit compare": objects("compare", f"{run}:alice", f"{run}:bob"),
+        "toolkit runs export --jsonl --shots": lines("runs", "export", run, "--jsonl", "--shots"),
     }
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from toolkit.capture.live import LiveCapture, open_live
 from toolkit.capture.packets import Frames
-from toolkit.capture.records import HttpRequest, Losses
+from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
 from toolkit.capture.tcp import Streams
 from toolkit.capture.tcpdump import open_tcpdump
 
@@ -84,12 +84,6 @@ class Server:
                     b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER)
                 )
 
-    def wait_for_ends(self) -> None:
-        """Wait until it has read the end of each connection: only then is every FIN surely past a capture."""
-        for thread in self._threads[1:]:
-            thread.join(NEVER_S)
-            assert not thread.is_alive()
-
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -140,16 +134,9 @@ class Capture:
         self.requests: list[HttpRequest] = []
         self.frames: list[bytes] = []
         """Those that hold a segment of TCP on the port: IPv6's housekeeping comes along, too."""
-        self._streams = Streams(
-            self.requests.append, ports=[port], follow_answers=follow_answers, losses=self.losses
-        )
-        self._frames = Frames(
-            engine.link_type,
-            self._streams.segment,
-            ports=[port],
-            follow_answers=follow_answers,
-            losses=self.losses,
-        )
+        watch = CaptureFilter(ports=[port], follow_answers=follow_answers)
+        self._streams = Streams(self.requests.append, watch, self.losses)
+        self._frames = Frames(engine.link_type, self._streams.segment, watch, self.losses)
 
     def _frame(self, ts: float, data: bytes, wire_bytes: int) -> None:
         before = self.losses.segments

@@ -23,11 +23,11 @@ START_LIMIT_S = 60.0
 class PageServer:
     """Started and stopped at will, always on the same port; what it says goes to a log in its folder."""
 
-    def __init__(self, database: Path, folder: Path, *, script: Path = PAGE) -> None:
+    def __init__(self, database: Path, folder: Path) -> None:
         self.database = database
         self.log = folder / "page.log"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        words = ["-m", "streamlit", "run", str(script), "--server.port", str(port)]
+        words = ["-m", "streamlit", "run", str(PAGE), "--server.port", str(port)]
         self._command = [sys.executable, *words]
         # a home of its own: neither this user's settings nor an answer to Streamlit's first question
         self._environment = os.environ | {"HOME": str(folder), "TOOLKIT_DB": str(database)}
@@ -74,9 +74,9 @@ class PageServer:
 
 
 @contextmanager
-def page_over(database: Path, folder: Path, *, script: Path = PAGE) -> Iterator[PageServer]:
+def page_over(database: Path, folder: Path) -> Iterator[PageServer]:
     """A page that answers, and is gone afterwards."""
-    server = PageServer(database, folder, script=script)
+    server = PageServer(database, folder)
     try:
         yield server.start()
     finally:

@@ -1,19 +1,11 @@
 """Debian's promtool, and a site whose rules it is given."""
 
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from toolkit.deploy import prometheus
 from toolkit.deploy.render import write
 from toolkit.deploy.site import Site, SiteEngine, SiteProxy
-
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None,
-    reason="needs promtool: apt-get install --no-install-recommends prometheus",
-)
 
 QWEN = SiteEngine(
     name="qwen",

@@ -149,7 +149,6 @@ class Proxied:
 
     proxy: Proxy
     said: list[str] = field(default_factory=list)
-    log_file: Path | None = None
     _clients: list[Client] = field(default_factory=list)
 
     @property
@@ -211,7 +210,7 @@ async def proxied(
         telemetry=Telemetry(log),
         say=said.append,
     )
-    running = Proxied(proxy, said, None if folder is None else folder / "log.jsonl")
+    running = Proxied(proxy, said)
     try:
         await proxy.start()
         yield running

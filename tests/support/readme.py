@@ -131,12 +131,12 @@ def links(path: Path) -> list[str]:
     return _LINK.findall(prose(path))
 
 
-def section(heading: str, path: Path = README) -> str:
+def section(heading: str) -> str:
     """The text under a heading, up to the next of its level or above."""
     marks = heading.split(" ", 1)[0]
     pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(marks)}}} |\Z)"
-    found = re.search(pattern, path.read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"{path.name} has no heading `{heading}`"
+    found = re.search(pattern, README.read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{README.name} has no heading `{heading}`"
     return found[1]
 
 

@@ -6,11 +6,10 @@ A script gets the request's `Line` and writes on it; where it waits for an event
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from support.chat import DONE, FINISH, HEAD, LAST, ROLE, chunk, token
+from support.chat import DONE, FINISH, HEAD, LAST, ROLE, token
 from support.listening import end_listening
 
 
@@ -55,8 +54,7 @@ Script = Callable[[Line], Awaitable[None]]
 class ScriptedUpstream:
     """Plays `scripts` in turn, one for each request, then `script` for ever."""
 
-    def __init__(self, script: Script | None = None, *, path: Path | None = None) -> None:
-        """`path`: listen on a unix socket there."""
+    def __init__(self, script: Script | None = None) -> None:
         self.script: Script = script or streaming()
         self.scripts: list[Script] = []
         self.lines: list[Line] = []
@@ -67,19 +65,13 @@ class ScriptedUpstream:
         self.most = 0
         """Requests under way at a time."""
         self.under_way = 0
-        self._path = path
         self._moved = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server: asyncio.AbstractServer
-        if self._path is not None:
-            self._server = await loop.create_unix_server(lambda: _Connection(self), str(self._path))
-            self.url = f"unix:{self._path}"
-        else:
-            self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
-            self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(
@@ -245,17 +237,5 @@ def hanging_in_stream(*texts: str) -> Script:
     async def play(line: Line) -> None:
         line.send(HEAD + ROLE + b"".join(map(token, texts)))
         await line.gone.wait()
-
-    return play
-
-
-def error_event(*texts: str, end: asyncio.Event) -> Script:
-    """A stream in which vLLM tells an error; later it ends as if all were well."""
-
-    async def play(line: Line) -> None:
-        told = b'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
-        line.send(HEAD + ROLE + b"".join(map(token, texts)) + chunk(told))
-        await end.wait()
-        line.send(DONE + LAST)
 
     return play

@@ -10,7 +10,7 @@ from contract.harness.packets import ETHERNET, Frame
 
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.packets import Frames
-from toolkit.capture.records import Losses, MemoryBounds
+from toolkit.capture.records import CaptureFilter, Losses, MemoryBounds
 from toolkit.errors import ToolkitError
 
 
@@ -27,7 +27,7 @@ class Segment(NamedTuple):
 class Caught(NamedTuple):
     segments: list[Segment]
     losses: Losses
-    told: Replayed = Replayed()
+    told: Replayed | None = None
 
     @property
     def payloads(self) -> list[bytes]:
@@ -46,7 +46,6 @@ def frames_to(
     losses: Losses,
     link: int = ETHERNET,
     *,
-    ports: Collection[int] = (8000,),
     follow_answers: bool = False,
     limits: MemoryBounds | None = None,
 ) -> Frames:
@@ -54,10 +53,10 @@ def frames_to(
     return Frames(
         link,
         catch(found),
-        ports=ports,
-        follow_answers=follow_answers,
-        losses=losses,
-        limits=limits or MemoryBounds(),
+        CaptureFilter(
+            ports=(8000,), follow_answers=follow_answers, limits=limits or MemoryBounds()
+        ),
+        losses,
     )
 
 
@@ -65,16 +64,13 @@ def segments_of(
     frames: Iterable[Frame],
     link: int = ETHERNET,
     *,
-    ports: Collection[int] = (8000,),
     follow_answers: bool = False,
     limits: MemoryBounds | None = None,
 ) -> Caught:
     """Through Frames, frame by frame, as a live capture does."""
     found: list[Segment] = []
     losses = Losses()
-    reader = frames_to(
-        found, losses, link, ports=ports, follow_answers=follow_answers, limits=limits
-    )
+    reader = frames_to(found, losses, link, follow_answers=follow_answers, limits=limits)
     for frame in frames:
         reader.frame(frame.ts, frame.data, frame.on_wire)
     reader.close()
@@ -93,13 +89,13 @@ def replayed(
     """Through a file. `into`: where segments go, for a test that looks while the file is read."""
     found: list[Segment] = [] if into is None else into
     losses = Losses()
-    told = replay(
+    told = Replayed()
+    replay(
         str(path),
         catch(found),
-        ports=ports,
-        follow_answers=follow_answers,
-        losses=losses,
-        limits=MemoryBounds(),
+        CaptureFilter(ports=ports, follow_answers=follow_answers),
+        losses,
+        told,
         follow=follow,
         stop=stop,
     )
@@ -119,13 +115,8 @@ class Reading:
             path.write_bytes(file)
             try:
                 with patch("toolkit.capture.files.BLOCK_BYTES", size):
-                    told = replay(
-                        str(path),
-                        catch(self.found),
-                        ports=(8000,),
-                        follow_answers=False,
-                        losses=self.losses,
-                    )
+                    watch, told = CaptureFilter(ports=(8000,)), Replayed()
+                    replay(str(path), catch(self.found), watch, self.losses, told)
                 self.notes = [note.replace(f"{folder}/", "") for note in told.notes]
             except ToolkitError as error:
                 self.error = error.message.replace(f"{folder}/", "")

@@ -50,25 +50,24 @@ class Served:
         assert self._is_open.wait(limit_s), self.said
         assert self.url, self.said
 
-    def until_said(self, words: str, *, times: int = 1) -> str:
-        """Wait until a line holds these words, so often; the last such line."""
-
-        def found() -> list[str]:
-            return [line for line in self.said if words in line]
-
+    def until_said(self, words: str) -> str:
+        """Wait until a line holds these words: the first that does."""
         with self._told:
-            assert self._told.wait_for(lambda: len(found()) >= times, PATIENCE_S), self.said
-        return found()[times - 1]
+            found = self._told.wait_for(
+                lambda: [line for line in self.said if words in line], PATIENCE_S
+            )
+        assert found, self.said
+        return found[0]
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def order(self, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+    def order(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`toolkit serve WORDS --folder ...`, to its end."""
         return subprocess.run(
             [*TOOLKIT, "serve", *words, "--folder", str(self.folder)],
-            input=answer, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
 
     def engines(self) -> dict[str, dict[str, Any]]:

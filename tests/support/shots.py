@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolkit.bench.levels import LevelFigures
+from toolkit.bench.summary import LevelFigures
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 

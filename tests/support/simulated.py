@@ -1,6 +1,5 @@
 """A started simulator, and what a test reads from it. The reading shares no code with the toolkit."""
 
-import json
 import socket
 import time
 from collections.abc import Callable
@@ -40,14 +39,6 @@ Start = Callable[..., Sim]
 def numbers_of(page: str) -> dict[str, float]:
     lines = [line for line in page.splitlines() if line and not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-def events_of(body: bytes) -> list[dict[str, Any]]:
-    """The JSON of each event of a stream, which must end with `[DONE]`."""
-    *events, done, rest = body.split(b"\n\n")
-    assert (done, rest) == (b"data: [DONE]", b"")
-    assert all(event.startswith(b"data: ") for event in events)
-    return [json.loads(event[6:]) for event in events]
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:

@@ -1,6 +1,15 @@
 """Segments for `Streams` by hand, without frames around them: one client, one server, sequence numbers counted."""
 
-from toolkit.capture.records import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
+from toolkit.capture.records import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+    CaptureFilter,
+    HttpRequest,
+    Losses,
+    MemoryBounds,
+)
 from toolkit.capture.tcp import Streams
 
 __all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "opened", "post"]
@@ -25,21 +34,17 @@ class Capture:
         *,
         limits: MemoryBounds | None = None,
         follow: bool = False,
-        sport: int = 40000,
-        isn: int = 1000,
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.losses = Losses()
         self.streams = Streams(
             self.requests.append,
-            ports=[8000],
-            follow_answers=follow,
-            limits=limits or MemoryBounds(),
-            losses=self.losses,
+            CaptureFilter(ports=[8000], follow_answers=follow, limits=limits or MemoryBounds()),
+            self.losses,
         )
         self.now = 100.0
-        self.key, self.isn = key(sport), isn
-        self.next = isn + 1
+        self.key, self.isn = key(), 1000
+        self.next = self.isn + 1
         """Of the client."""
         self.server_next = 9001
 
@@ -96,8 +101,8 @@ class Capture:
             self.server_next += len(data) + bool(flags & (SYN | FIN))
 
 
-def opened(*, isn: int = 1000, limits: MemoryBounds | None = None) -> Capture:
+def opened(*, limits: MemoryBounds | None = None) -> Capture:
     """With the client's SYN seen."""
-    capture = Capture(isn=isn, limits=limits)
+    capture = Capture(limits=limits)
     capture.open()
     return capture

@@ -99,12 +99,12 @@ class Viewer:
             await self._ask(socket, fragment)
 
 
-async def arrive(viewers: list[Viewer], *, apart_s: float = 0.1) -> list[asyncio.Task[None]]:
+async def arrive(viewers: list[Viewer]) -> list[asyncio.Task[None]]:
     """Start them one after the other, and return when each has seen its first page."""
     tasks = []
     for viewer in viewers:
         tasks.append(asyncio.create_task(viewer.watch()))
-        await asyncio.sleep(apart_s * random.uniform(0.5, 1.5))
+        await asyncio.sleep(random.uniform(0.05, 0.15))
     while any(viewer.first_page_s is None for viewer in viewers):
         for task in tasks:
             if task.done():

@@ -1,5 +1,6 @@
-"""Each bottleneck that is built into the simulator is found, alone, and none in a healthy server: ten seeds each."""
+"""Each bottleneck that is built into the simulator is found, alone, and none in a healthy server: three seeds each, in long runs ten."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from toolkit.tuning.diagnose import Diagnosis, diagnose, read_table
 from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged
 
 TABLE = read_table(table("bottlenecks"))
-SEEDS = range(10)
+SEEDS = range({"short": 3, "full": 10}[os.environ.get("TOOLKIT_LONG", "short")])
 
 SICK: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # what is to be found: the server, its load, and what a capture of the requests would tell

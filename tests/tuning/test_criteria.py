@@ -1,22 +1,15 @@
-"""Each of the lab's criteria, met, not met and unknown, on evidence made by hand."""
+"""Each of the lab's criteria, met, not met and unknown, on evidence made by hand. What the store tells, tests/cli/test_report_command asks."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.tallies import BOB, S, tally
 
-from toolkit.tuning.criteria import (
-    Boundaries,
-    ClientCall,
-    Costs,
-    Criterion,
-    LogFacts,
-    RequestOutcomes,
-    Starts,
-    criteria,
-)
+from toolkit.records import ErrorCount, Event, Run
+from toolkit.tuning.criteria import Costs, Criterion, LogFacts, criteria
+from toolkit.tuning.host_report import HostReport, host_report
 
-GOOD = RequestOutcomes(ok=990, errors=10, error_kinds={"timeout": 10}, streamed=500, window_s=60.0)
 LOG = LogFacts(
     name="requests.jsonl",
     requests=1000,
@@ -28,96 +21,87 @@ LOG = LogFacts(
     served_beside=("bob",),
     beside_ok_share=1.0,
 )
-ALL: dict[str, Any] = {
-    "requests": GOOD,
-    "hosts": {},
-    "starts": Starts(
-        by="`toolkit serve`", cold_s=41.2, warm_s=12.0, cold_ttft_ms=89_000.0, warm_ttft_ms=219.0
-    ),
-    "costs": Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=0.6),
-    "log": LOG,
-    "stack": Boundaries(has_proxy=True),
-}
-CODES = "model_loading api_compatibility stability cost observability boundaries admission".split()
+COSTS = Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=0.6)
+STACK = Run(
+    id="5" * 12, verb="serve", started_at=1.0, settings='{"engines": [{}], "proxy": {"media_hosts": []}}'
+)  # fmt: skip
+STARTS = (
+    Event(at=1.0, kind="mark", text="ready after 41.2 s", name="e"),
+    Event(at=2.0, kind="mark", text="cold TTFT 89000 ms, warm TTFT 219 ms", name="e"),
+    Event(at=9.0, kind="mark", text="ready after 12.0 s", name="e"),
+)
 
 
-def judged(**changes: Any) -> dict[str, Criterion]:
-    return {one.code: one for one in criteria(**(ALL | changes))}
+def answered(ok: int = 0, *, host: tuple[str, str] = ("alice", "u"), **kinds: int) -> HostReport:
+    found = tuple(ErrorCount(kind=kind, count=count) for kind, count in kinds.items())
+    told = tally(S, host=host, ok=ok, errors=sum(kinds.values()), error_kinds=found)
+    return host_report([told], S, S)
 
 
-def test_with_all_that_a_lab_asks_for_every_criterion_is_met() -> None:
-    found = judged()
-    assert list(found) == CODES
-    assert {one.status for one in found.values()} == {"met"}
-    assert all(one.evidence and one.settle is None for one in found.values())
+GOOD = answered(990, timeout=10)
+ALL: dict[str, Any] = {"events": STARTS, "serve": STACK, "costs": COSTS, "log": LOG}
+
+
+def judged(*hosts: HostReport, **changes: Any) -> dict[str, Criterion]:
+    return {one.code: one for one in criteria(hosts or [GOOD], **(ALL | changes))}
 
 
 def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle_it() -> None:
-    found = criteria(RequestOutcomes(), {})
+    found = criteria([answered()])
     assert {one.status for one in found} == {"unknown"}
     assert all(one.settle for one in found)
 
 
 def test_what_is_not_met_says_how_to_mend_it() -> None:
+    assert all(one.settle is None for one in judged().values())
     found = criteria(
-        RequestOutcomes(errors=100, error_kinds={"timeout": 100}),
-        {},
-        starts=Starts(by="`toolkit serve`", cold_s=41.2),
-        call=ClientCall(ok=False, told="refused"),
-        costs=Costs(gpu_hour=2.0, gpus=1, per_million_tokens=None, api_per_million_tokens=0.6),
+        [answered(timeout=100)],
+        events=STARTS[:1],
+        serve=replace(STACK, settings='{"engines": [{}]}'),
+        costs=replace(COSTS, per_million_tokens=None),
         log=replace(LOG, missing={"tokens": 4}, own_rejections=0),
-        stack=Boundaries(open_engines=("engine",), has_proxy=True),
     )
     assert [one.status for one in found] == ["not met"] * 7
     assert all(one.settle for one in found)
 
 
-# --- model loading ---------------------------------------------------------------------------------------
-
-
-def test_both_starts_are_told_with_their_times() -> None:
-    assert judged()["model_loading"].evidence == (
-        "cold start 41.2 s, warm restart 12.0 s, first token after 89.0 s cold and 219 ms warm, recorded by "
-        "`toolkit serve`"
-    )
-
-
 @pytest.mark.parametrize(
-    ("starts", "missing"),
+    ("events", "told"),
     [
-        (Starts(by="x", cold_s=4.0), "no warm restart"),
-        (Starts(by="x", warm_s=4.0), "no cold start"),
-        (Starts(by="x"), "no cold start and no warm restart"),
+        (STARTS[:1], "`toolkit watchdog` recorded cold start 41.2 s, but no warm restart"),
+        # of several engines the slowest counts, and of its warm starts the last
+        (
+            [*STARTS, *(replace(STARTS[0], name="f", text=f"ready after {s} s") for s in (9, 3, 90))],
+            (
+                "cold start 41.2 s, warm restart 90.0 s, first token after 89.0 s cold and 219 ms warm, recorded by"
+                " `toolkit watchdog`"
+            ),
+        ),
     ],
-)
-def test_a_start_that_is_not_recorded_is_named(starts: Starts, missing: str) -> None:
-    found = judged(starts=starts)["model_loading"]
-    assert found.status == "not met"
-    assert found.evidence.endswith(missing)
+)  # fmt: skip
+def test_starts_are_told_with_their_times(events: list[Event], told: str) -> None:
+    assert judged(events=events, serve=None)["model_loading"].evidence == told
 
 
-# --- compatibility ---------------------------------------------------------------------------------------
+def test_a_stack_that_recorded_no_start_lacks_both() -> None:
+    found = judged(events=())["model_loading"]
+    assert found.evidence.endswith("recorded no time, but no cold start and no warm restart")
 
 
 def test_the_official_clients_word_goes_before_our_own_readers() -> None:
-    call = ClientCall(ok=False, told="OpenAI's client failed")
+    call = ("not met", "OpenAI's client failed", "ask by hand")
     assert judged(call=call)["api_compatibility"].status == "not met"
-    nothing = RequestOutcomes()
-    told = ClientCall(ok=True, told="OpenAI's client 2.1 completed a chat call")
-    assert judged(requests=nothing, call=told)["api_compatibility"].status == "met"
+    # and it is no host's: the call went to whichever address was named
+    several = judged(GOOD, answered(5, host=BOB), call=call)
+    assert several["api_compatibility"].evidence == "OpenAI's client failed"
 
 
 def test_a_server_that_answered_nobody_is_not_compatible() -> None:
-    found = judged(requests=RequestOutcomes(errors=5, error_kinds={"http_404": 5}))[
-        "api_compatibility"
-    ]
+    found = judged(answered(http_404=5))["api_compatibility"]
     assert (found.status, found.evidence) == (
         "not met",
         "none of 5 chat calls was answered: 5 http_404",
     )
-
-
-# --- stability --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,67 +123,40 @@ def test_a_server_that_answered_nobody_is_not_compatible() -> None:
 def test_stability_counts_what_the_course_counts(
     ok: int, kinds: dict[str, int], memory: int, status: str
 ) -> None:
-    requests = RequestOutcomes(
-        ok=ok, errors=sum(kinds.values()), error_kinds=kinds, out_of_memory=memory
-    )
-    assert judged(requests=requests)["stability"].status == status
+    events = [Event(at=1.0, kind="restart", text="CUDA out of memory", name="e")] * memory
+    assert judged(answered(ok, **kinds), events=events)["stability"].status == status
 
 
-def test_of_several_hosts_the_worst_is_told_by_name() -> None:
-    bad = RequestOutcomes(ok=50, errors=50, error_kinds={"timeout": 50})
-    fine = RequestOutcomes(ok=100_000)
-    both = RequestOutcomes(ok=100_050, errors=50, error_kinds={"timeout": 50}, of_several=True)
-    found = judged(requests=both, hosts={"alice": bad, "bob": fine})["stability"]
+def test_of_several_hosts_the_worst_is_told_by_name_and_else_all_together() -> None:
+    fine = answered(100_000, host=BOB)
+    found = judged(answered(50, timeout=50), fine)["stability"]
     assert found.status == "not met"
     assert found.evidence.startswith("`alice`: 50 timeouts")
-    assert judged(requests=both, hosts={"a": fine, "b": fine})["stability"].status == "met"
-
-
-# --- cost ---------------------------------------------------------------------------------------------------
-
-
-def test_the_cheaper_one_is_named() -> None:
-    assert judged()["cost"].evidence.endswith("the GPU is cheaper at this load")
-    dear = Costs(gpu_hour=2.0, gpus=1, per_million_tokens=3.0, api_per_million_tokens=0.6)
-    assert judged(costs=dear)["cost"].evidence.endswith("the API is cheaper at this load")
-
-
-def test_a_price_that_was_not_told_is_asked_for() -> None:
-    own = Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=None)
-    assert judged(costs=own)["cost"].evidence == "an API's price was not told"
-    assert judged(costs=None)["cost"].evidence == "the price of a GPU hour was not told"
-    several = replace(GOOD, of_several=True)
-    assert "several hosts" in judged(costs=None, requests=several)["cost"].evidence
-
-
-# --- boundaries ---------------------------------------------------------------------------------------------
+    both = judged(answered(100_000), fine)["stability"]
+    assert (both.status, "of 200,000 requests" in both.evidence) == ("met", True)
+    # an engine out of memory is that host's alone
+    events = [replace(STARTS[0], text="out of memory", name="bob")] * 3
+    found = judged(answered(100), answered(100, host=BOB), events=events)["stability"]
+    assert found.evidence.startswith("`bob`: 0 timeouts and 3 out-of-memory errors of 100")
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("costs", "told"),
     [
-        (Boundaries(), "no proxy stands before the engines"),
-        (
-            Boundaries(has_proxy=True, open_engines=("a", "b")),
-            "`a`, `b` listens to more than its own machine",
-        ),
-        (
-            Boundaries(has_proxy=True, media_anywhere=True),
-            "requests may have engines fetch from anywhere",
-        ),
-        (Boundaries(has_proxy=True, file_engines=("a",)), "`a` lets requests read its files"),
-        (
-            Boundaries(has_proxy=True, code_engines=("a",)),
-            "`a` runs code that came with the weights",
-        ),
+        (COSTS, "the GPU is cheaper at this load"),
+        (replace(COSTS, per_million_tokens=3.0), "the API is cheaper at this load"),
+        (replace(COSTS, api_per_million_tokens=None), "an API's price was not told"),
+        (None, "the price of a GPU hour was not told"),
     ],
 )
-def test_each_open_boundary_is_named(found: Boundaries, told: str) -> None:
-    one = judged(stack=found)["boundaries"]
-    assert (one.status, one.evidence) == ("not met", told)
+def test_the_cheaper_one_is_named_or_the_price_that_was_not_told(
+    costs: Costs | None, told: str
+) -> None:
+    assert judged(costs=costs)["cost"].evidence.endswith(told)
 
 
-# --- admission -----------------------------------------------------------------------------------------------
+def test_what_several_hosts_cost_is_left_open() -> None:
+    assert "several hosts" in judged(GOOD, answered(1, host=BOB), costs=None)["cost"].evidence
 
 
 @pytest.mark.parametrize(
@@ -222,11 +179,8 @@ def test_admission_is_judged_by_who_was_rejected_and_who_was_served(
     assert told in found.evidence
 
 
-def test_rows_of_the_store_alone_leave_admission_open() -> None:
+def test_rows_of_the_store_alone_leave_admission_open_and_an_empty_log_settles_nothing() -> None:
     found = judged(log=None, rejected=12)["admission"]
     assert found.status == "unknown"
     assert "12 requests were answered 429" in found.evidence
-
-
-def test_a_log_without_a_request_settles_nothing() -> None:
     assert judged(log=LogFacts(name="x"))["observability"].status == "unknown"

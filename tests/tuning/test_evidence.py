@@ -11,7 +11,7 @@ from toolkit.metrics.dialects import EngineNumbers
 from toolkit.metrics.parser import Histogram, read_page
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import ErrorCount, Finding, Ledger, Reading, Sighting
-from toolkit.tuning.compare import cells_of_tallies
+from toolkit.tuning.cells import cells_of_tallies
 from toolkit.tuning.evidence import (
     Evidence,
     LoadSample,
@@ -48,14 +48,15 @@ def test_gauges_are_counted_over_all_looks() -> None:
         sample(0, running=8, waiting=2, kv_cache_usage=0.5),
         sample(1, running=8, waiting=0, kv_cache_usage=0.7),
         sample(2, running=6, waiting=1, kv_cache_usage=0.6),
-        sample(3, running=0, waiting=0, kv_cache_usage=0.0),
+        sample(3, running=0, waiting=3, kv_cache_usage=0.0),
+        sample(4, running=0, waiting=0, kv_cache_usage=0.0),
     ]
     found = evidence_of_samples(seen)
-    assert (found.looks, found.running_mean, found.running_max, found.running_min) == (4, 5.5, 8, 0)
-    assert (found.waiting_mean, found.waiting_share) == (0.75, 0.5)
-    # only the first had a queue while as many ran as ever did
-    assert (found.at_ceiling_share, found.idle_share) == (0.25, 0.25)
-    assert (found.kv_cache_usage_max, found.kv_cache_usage_mean) == (0.7, pytest.approx(0.45))
+    assert (found.looks, found.running_mean, found.running_max, found.running_min) == (5, 4.4, 8, 0)
+    assert (found.waiting_mean, found.waiting_share) == (1.2, 0.6)
+    # only the first had a queue while as many ran as ever did; only at the last nothing waited and nothing ran
+    assert (found.at_ceiling_share, found.idle_share) == (0.2, 0.2)
+    assert (found.kv_cache_usage_max, found.kv_cache_usage_mean) == (0.7, pytest.approx(0.36))
 
 
 def test_counters_are_told_as_they_moved_from_the_first_look_to_the_last() -> None:

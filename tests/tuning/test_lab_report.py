@@ -6,15 +6,9 @@ from support.shots import shot as timed
 from support.tallies import S, sketch, tally
 
 from toolkit.records import ErrorCount, Event
-from toolkit.tuning.criteria import Costs, RequestOutcomes, criteria
-from toolkit.tuning.lab_report import (
-    MOST_STRETCHES,
-    Report,
-    event_words,
-    host_report,
-    tallied,
-    text_lines,
-)
+from toolkit.tuning.criteria import Costs, criteria
+from toolkit.tuning.host_report import MOST_STRETCHES, host_report, tallied
+from toolkit.tuning.lab_report import Report, event_words, text_lines
 from toolkit.tuning.pages import report_page
 
 
@@ -24,13 +18,13 @@ def test_each_second_of_a_short_run_is_a_stretch() -> None:
         tally(S + 2, ok=2, errors=2, error_kinds=(ErrorCount(kind="timeout", count=2),)),
     ]
     found = host_report(tallies, S, S + 3)
-    assert [one.rps for one in found.stretches] == [4, 0, 2, 0]
-    assert [one.error_rate for one in found.stretches] == [0, None, 0.5, None]
-    assert [one.t_s for one in found.stretches] == [0.5, 1.5, 2.5, 3.5]
-    assert found.stretches[0].e2e_p50_ms == pytest.approx(100, rel=0.01)
-    assert found.stretches[1].e2e_p50_ms is None
+    told = [(t_s, one.figure("rps"), one.figure("error_rate")) for t_s, one in found.stretches]
+    assert told == [(0.5, 4, 0), (1.5, 0, None), (2.5, 2, 0.5), (3.5, 0, None)]
+    first, second, *_ = (one.figure("e2e_p50_ms") for _, one in found.stretches)
+    assert (first, second) == (pytest.approx(100, rel=0.01), None)
     # 6 in 4 s; 2 of 8 failed
-    assert (found.rps, found.error_rate, dict(found.error_kinds)) == (1.5, 0.25, {"timeout": 2})
+    whole = found.as_json()
+    assert (whole["rps"], whole["error_rate"], whole["error_kinds"]) == (1.5, 0.25, {"timeout": 2})
 
 
 def test_a_long_run_has_equal_stretches_and_no_part_of_one_at_its_end() -> None:
@@ -38,19 +32,17 @@ def test_a_long_run_has_equal_stretches_and_no_part_of_one_at_its_end() -> None:
     found = host_report([tally(S + place, ok=3) for place in range(400)], S, S + 399)
     assert len(found.stretches) == 133
     assert len(found.stretches) <= MOST_STRETCHES
-    assert {one.rps for one in found.stretches} == {3.0}
-    assert found.ok == 1200
+    assert {one.figure("rps") for _, one in found.stretches} == {3.0}
+    assert found.whole.ok == 1200
 
 
 def test_a_bench_is_drawn_as_a_blast_is() -> None:
     shots = [
         timed(0, planned_at=S + 0.0, tokens=10, first_ms=50.0),
         timed(1, planned_at=S + 0.0, stream=False, cache_status="HIT"),
-        timed(2, planned_at=S + 0.0, kind="warmup"),
         failed(3, "timeout", took_ms=60_000.0, planned_at=S + 0.0),
     ]
     tallies = tallied(shots)
-    assert len(tallies) == 3  # a warm-up is not counted
     first, second, third = tallies
     # 50 ms and nine tokens of 20 ms: it ended in its first second
     assert (first.at_s, first.ok, first.streamed, first.output_tokens) == (S, 1, 1, 10)
@@ -93,7 +85,7 @@ def report(**changes) -> Report:
         "ended_at": S + 2.0,
         "told": "",
         "hosts": tuple(hosts),
-        "criteria": criteria(RequestOutcomes(), {}),
+        "criteria": criteria(hosts),
         "costs": None,
         "events": (),
         "notes": (),

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from support import stand_in_toolkit
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, LoaderSecond, Run
 from toolkit.store import Store
+from toolkit.tuning import servers
 from toolkit.tuning.children import started_ticks
 from toolkit.tuning.figures import Figures
-from toolkit.tuning.sweep import Kept, Sweep, SweepCell, Tools, measured_of
-from toolkit.tuning.sweep_file import SweepPlan, foreseen, read_sweep
+from toolkit.tuning.sweep import Sweep, SweepCell, Tools, begin, state_of
+from toolkit.tuning.sweep_file import SweepPlan, read_sweep
 from toolkit.tuning.sweep_table import MeasuredConfiguration, table
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,12 @@ def calls_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
 
+@pytest.fixture(autouse=True)
+def no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in has none."""
+    monkeypatch.setattr(servers, "counters_of", lambda *_: {})
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "t.db") as opened:
@@ -74,8 +80,6 @@ def tools(folder: Path, **changes: Any) -> Tools:
         folder=folder,
         database=folder / "t.db",
         impossible=lambda _: None,
-        look=lambda *_: {},
-        ask=lambda *_: ({}, []),
         say=lambda _: None,
     )
     return replace(plain, **changes)
@@ -84,8 +88,13 @@ def tools(folder: Path, **changes: Any) -> Tools:
 def swept(
     store: Store, folder: Path, plan: SweepPlan, **changes: Any
 ) -> tuple[MeasuredConfiguration, ...]:
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
-    return Sweep(plan, kept, tools(folder, **changes)).run()
+    return begun(store, folder, plan, **changes).run()
+
+
+def begun(store: Store, folder: Path, plan: SweepPlan, **changes: Any) -> Sweep:
+    """A sweep that a test may tell what it did before."""
+    begin(store, Run(id=RUN, verb="sweep", started_at=50.0))
+    return Sweep(plan, store, RUN, tools(folder, **changes))
 
 
 def by_name(known: tuple[MeasuredConfiguration, ...]) -> dict[str, MeasuredConfiguration]:
@@ -152,14 +161,17 @@ def test_what_the_planner_shows_impossible_is_skipped_with_its_reason(
 
 def test_levers_move_from_the_best_model(store: Store, tmp_path: Path) -> None:
     levers = '\n[[levers]]\nname = "seqs"\nvalues = [{name = "16", settings = {max_num_seqs = 16}}]'
-    known = swept(store, tmp_path, replace(read_sweep(TEXT + levers, "f"), blocks=1))
+    # one that never starts is not waited for
+    broken = '\n[[configurations]]\nname = "broken"\nsim = "broken"'
+    known = swept(store, tmp_path, read_sweep(TEXT + broken + levers, "f"))
     assert [(one.configuration.stage, one.configuration.name) for one in known] == [
         (1, "slow"),
         (1, "fast"),
+        (1, "broken"),
         (2, "fast"),
         (2, "seqs 16"),
     ]
-    assert known[3].configuration.serving.sim == "fast"
+    assert known[4].configuration.serving.sim == "fast"
 
 
 def test_without_a_working_model_no_lever_is_tried(store: Store, tmp_path: Path) -> None:
@@ -186,7 +198,7 @@ def test_a_stack_that_serve_runs_warms_itself(store: Store, tmp_path: Path) -> N
     known = by_name(swept(store, tmp_path, plan))
     stack = tmp_path / "slow-1-1-stack.toml"
     assert calls(tmp_path)[:2] == [f"serve {stack}", "blast slow"]
-    assert '"model" = "org/slow"' in stack.read_text()
+    assert 'model = "org/slow"' in stack.read_text()
     assert known["slow"].status == "measured"
 
 
@@ -236,29 +248,34 @@ def test_somebody_elses_server_is_neither_started_nor_ended(store: Store, tmp_pa
     assert urls == {"http://10.0.0.4:8000"}
 
 
-def test_counters_and_requests_for_json_become_figures(store: Store, tmp_path: Path) -> None:
+def test_counters_and_requests_for_json_become_figures(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = iter([{"preemptions": 1.0}, {"preemptions": 5.0}] * 4)
     asking = '[asking]\nrequests = 2\nprompts = ["x"]\nschema = "{}"\n[base]\nasked = "json"\n'
     plan = replace(read_sweep(TEXT.replace("[load]", f"{asking}[load]"), "f"), blocks=1)
 
-    def ask(url: str, _: object) -> tuple[Figures, list[str]]:
+    def ask(_: object, url: str, __: object) -> tuple[Figures, list[str]]:
         ratio = 0.25 if url.startswith("http://127.0.0.1") else None
         return {"invalid_json_ratio": ratio}, ["one of 4 was cut off"]
 
-    known = by_name(swept(store, tmp_path, plan, look=lambda *_: next(looks), ask=ask))
+    monkeypatch.setattr(servers, "counters_of", lambda *_: next(looks))
+    monkeypatch.setattr(servers, "invalid_json", ask)
+    known = by_name(swept(store, tmp_path, plan))
     assert known["fast"].blocks[1]["preemptions"] == 4.0
     assert known["fast"].blocks[1]["invalid_json_ratio"] == 0.25
     assert "one of 4 was cut off" in known["fast"].notes
 
 
 def test_an_engine_that_had_nothing_to_draft_is_told_from_one_whose_drafts_were_refused(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = {"spec_drafts": 7.0, "spec_drafted": 21.0, "spec_accepted": 5.0}
     # `slow` drafts nothing in either block; of the 30 that `fast` drafts none is accepted
     more = counts | {"spec_drafts": 17.0, "spec_drafted": 51.0}
     looks = iter([counts, counts, counts, more] * 2)
-    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f"), look=lambda *_: next(looks)))
+    monkeypatch.setattr(servers, "counters_of", lambda *_: next(looks))
+    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f")))
     note = "nothing was drafted under this load, so that no acceptance is known"
     assert (note in known["slow"].notes, note in known["fast"].notes) == (True, False)
     assert known["slow"].blocks[1]["spec_acceptance_ratio"] is None
@@ -312,8 +329,8 @@ def blast_seconds(database: Path) -> int:
 def under_way(database: Path) -> bool:
     """Whether the sweep has written down which run it waits for."""
     with Store.open_readonly(database) as store:
-        kept = Kept.found(store, RUN)
-        return any(cell.run and cell.status == "under way" for cell in kept.state.cells.values())
+        cells = state_of(store, RUN).cells.values()
+        return any(cell.run and cell.status == "under way" for cell in cells)
 
 
 def pids(folder: Path) -> list[int]:
@@ -331,9 +348,8 @@ def test_killed_in_the_midst_of_a_load_it_goes_on_with_that_very_run(tmp_path: P
     (tmp_path / "pause").unlink()
     with Store.open(tmp_path / "t.db") as store:
         (begun,) = store.runs(verb="blast")
-        kept = Kept.found(store, RUN)
         said: list[str] = []
-        known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path, say=said.append)).run()
+        known = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path, say=said.append)).run()
         (first, *_) = by_name(known)["slow"].runs
         assert first == begun.id
         kinds = [event.kind for _, event in store.events(first)]
@@ -354,8 +370,7 @@ def test_killed_between_two_configurations_it_repeats_nothing(tmp_path: Path) ->
     sweep.wait()
     with Store.open(tmp_path / "t.db") as store:
         before = [run.id for run in store.runs(verb="blast")]
-        kept = Kept.found(store, RUN)
-        known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path)).run()
+        known = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path)).run()
         assert set(before) <= {run for one in known for run in one.runs}
     assert calls(tmp_path).count("blast slow") == 2
     assert all(started_ticks(pid) is None for pid in pids(tmp_path))
@@ -371,8 +386,7 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
     with pytest.raises(KeyboardInterrupt):
         swept(store, tmp_path, read_sweep(TEXT, "f"), say=interrupt_at_fast)
     assert all(started_ticks(pid) is None for pid in pids(tmp_path))
-    kept = Kept.found(store, RUN)
-    sweep = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path))
+    sweep = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path))
     before = by_name(sweep.known())
     assert (before["slow"].status, before["fast"].status) == ("measured", "not begun")
     assert len(by_name(sweep.run())["fast"].blocks) == 2
@@ -382,12 +396,9 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
 def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun_anew(
     store: Store, tmp_path: Path
 ) -> None:
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
-    kept.state.cells["1/slow/1"] = SweepCell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
-    kept.save()
-    plan = replace(read_sweep(TEXT, "f"), blocks=1)
-    known = Sweep(plan, Kept.found(store, RUN), tools(tmp_path)).run()
-    slow = by_name(known)["slow"]
+    sweep = begun(store, tmp_path, replace(read_sweep(TEXT, "f"), blocks=1))
+    sweep.state.cells["1/slow/1"] = SweepCell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
+    slow = by_name(sweep.run())["slow"]
     assert len(slow.blocks) == 1
     assert "f" * 12 not in slow.runs
 
@@ -396,52 +407,63 @@ def test_a_blast_whose_name_was_not_written_down_is_found_by_its_host_and_its_ti
     store: Store, tmp_path: Path
 ) -> None:
     url = "http://127.0.0.1:9"
-    for run, started_at in (("c" * 12, 100.0), ("d" * 12, 10.0)):
+    for run, started_at, name in (("c" * 12, 100.0, "slow"), ("d" * 12, 10.0, "fast")):
         store.add_run(Run(id=run, verb="blast", started_at=started_at))
-        store.plan_hosts(run, [Host(name="slow", url=url)])
+        store.plan_hosts(run, [Host(name=name, url=url)])
         store.add_second(
             seconds=[LoaderSecond(run=run, at_s=place, worker="w", users=1) for place in range(4)]
         )
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=50.0))
-    kept.state.cells["1/slow/1"] = SweepCell(url=url, begun_at=50.0)
     said: list[str] = []
-    known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path, say=said.append)).run()
-    # the older one was somebody else's
+    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"), say=said.append)
+    for name in ("slow", "fast"):
+        sweep.state.cells[f"1/{name}/1"] = SweepCell(url=url, begun_at=50.0)
+    known = sweep.run()
     assert by_name(known)["slow"].runs[0] == "c" * 12
-    assert "d" * 12 not in by_name(known)["slow"].runs
+    # the older one was somebody else's
+    assert "d" * 12 not in by_name(known)["fast"].runs
     assert "slow, block 1 of 2: was measured in full before the sweep was cut off" in said
 
 
 def test_a_blast_of_another_address_is_not_gone_on_with(store: Store, tmp_path: Path) -> None:
     store.add_run(Run(id="c" * 12, verb="blast", started_at=100.0))
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=50.0))
+    sweep = begun(store, tmp_path, replace(read_sweep(TEXT, "f"), blocks=1))
     # the port of then is taken, and the server stands at another one
-    kept.state.cells["1/slow/1"] = SweepCell(run="c" * 12, url="http://127.0.0.1:9", begun_at=50.0)
-    known = Sweep(replace(read_sweep(TEXT, "f"), blocks=1), kept, tools(tmp_path)).run()
-    assert "c" * 12 not in by_name(known)["slow"].runs
+    sweep.state.cells["1/slow/1"] = SweepCell(run="c" * 12, url="http://127.0.0.1:9", begun_at=50.0)
+    assert "c" * 12 not in by_name(sweep.run())["slow"].runs
     assert "--resume" not in (tmp_path / "calls.txt").read_text()
 
 
-def test_a_state_of_another_version_is_refused(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"form": 99}, "another version"),
+        ({"form": 1, "cells": {"1/slow/1": 7}}, "not as the toolkit writes it"),
+    ],
+)
+def test_a_state_of_another_version_is_refused(
+    store: Store, told: dict[str, object], why: str
+) -> None:
     store.add_run(Run(id=RUN, verb="sweep", started_at=1.0))
-    store.set_capture(RUN, {"form": 99})
-    with pytest.raises(ToolkitError, match="another version"):
-        Kept.found(store, RUN)
+    store.set_capture(RUN, told)
+    with pytest.raises(ToolkitError, match=why):
+        state_of(store, RUN)
 
 
-def test_a_block_that_failed_is_noted_beside_those_that_did_not(store: Store) -> None:
-    plan = read_sweep(TEXT, "f")
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
+def test_a_block_that_failed_is_noted_beside_those_that_did_not(
+    store: Store, tmp_path: Path
+) -> None:
+    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
-    kept.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
-    kept.state.cells["1/slow/2"] = SweepCell(status="failed", cause="the disk is full")
-    found = measured_of(foreseen(plan)[0][0], plan, kept)
+    sweep.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
+    sweep.state.cells["1/slow/2"] = SweepCell(status="failed", cause="the disk is full")
+    found = sweep.known()[0]
     assert (found.status, found.notes) == ("measured", ("block 2 failed: the disk is full",))
 
 
-def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(store: Store) -> None:
-    plan = read_sweep(TEXT, "f")
-    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
+def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(
+    store: Store, tmp_path: Path
+) -> None:
+    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
     store.add_second(
         seconds=[
@@ -450,6 +472,6 @@ def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(store: Stor
             for worker in ("w1", "w2")
         ]
     )
-    kept.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
-    found = measured_of(foreseen(plan)[0][0], plan, kept)
+    sweep.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
+    found = sweep.known()[0]
     assert found.notes == ("the load generator was the limit in 3 s of 1 block",)

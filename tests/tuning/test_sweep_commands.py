@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.tuning.sweep import blast_words, estimate_s, host_name, stack_of, warm_levels
-from toolkit.tuning.sweep_file import Configuration, Serving, foreseen, read_sweep, stages
+from toolkit.tuning.sweep_file import Configuration, Serving, around, foreseen, models, read_sweep
 
 TEXT = """
 profile = "contest"
@@ -101,14 +101,14 @@ def test_a_stack_is_the_engine_alone_and_serve_reads_it(tmp_path: Path) -> None:
 
 def test_a_tiny_model_is_served_by_the_real_engine() -> None:
     text = stack_of(one(tiny=True), 1, users=1, folder="f", profile="p", database="d")
-    assert 'kind" = "tiny"' in text
+    assert 'kind = "tiny"' in text
 
 
 def test_the_levers_start_from_the_best_model_once_it_is_known() -> None:
     plan = read_sweep(TEXT, "f")
-    (first,) = stages(plan)
+    first = models(plan)
     assert [each.name for each in first] == ["fp8", "awq"]
-    _, second = stages(plan, first[1])
+    second = around(plan, first[1])
     assert [(each.name, each.serving.model) for each in second] == [
         ("awq", "org/awq"),
         ("seqs 16", "org/awq"),

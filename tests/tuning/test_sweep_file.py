@@ -5,9 +5,10 @@ from importlib.resources import files
 
 import pytest
 
+from toolkit.config_file import toml_text
 from toolkit.errors import ToolkitError
 from toolkit.tuning.figures import metric
-from toolkit.tuning.sweep_file import as_toml, foreseen, read_sweep
+from toolkit.tuning.sweep_file import foreseen, read_sweep
 
 WHOLE = """
 summary = "Two"
@@ -110,11 +111,11 @@ def test_what_cannot_be_is_refused_by_its_name(text: str, told: str) -> None:
     "table",
     [
         {"text": 'quotes " and \\ and\nlines\tand \x7f and \x01', "more": "ü 🙂 \u2028"},
-        {"list": [1, 2.5, True, "x"], "table": {"a b": {"c": []}}},
+        {"list": [1, 2.5, 1e22, float("inf"), True, "x"], "table": {"a b": {"c": []}}},
     ],
 )
 def test_written_toml_reads_back_equal(table: dict[str, object]) -> None:
-    assert tomllib.loads(as_toml(table)) == table
+    assert tomllib.loads(toml_text(table)) == table
 
 
 RECIPES = sorted(

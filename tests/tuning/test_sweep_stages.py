@@ -7,8 +7,9 @@ from toolkit.tuning.sweep_file import (
     Serving,
     SweepLever,
     SweepPlan,
+    around,
     changed,
-    stages,
+    models,
 )
 
 BASE = Serving(model="m", flags=(("max-model-len", "512"), ("enforce-eager", True)))
@@ -19,9 +20,8 @@ def lever(name: str, **flags: str) -> SweepLever:
     return SweepLever(name=name, values=values)
 
 
-def around(*levers: SweepLever, how: How = "one at a time") -> tuple[Configuration, ...]:
-    (found,) = stages(SweepPlan(name="f", base=BASE, levers=levers, how=how))
-    return found
+def moved(*levers: SweepLever, how: How = "one at a time") -> tuple[Configuration, ...]:
+    return around(SweepPlan(name="f", base=BASE, levers=levers, how=how), None)
 
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
@@ -34,13 +34,13 @@ def test_a_change_keeps_what_it_does_not_name() -> None:
 def test_each_model_changes_the_base_and_not_the_model_before_it() -> None:
     values = (LeverValue(name="a", sim="a"), LeverValue(name="b", vllm="v"))
     plan = SweepPlan(name="f", base=BASE, configurations=values, stage="quantization")
-    ((first, second),) = stages(plan)
+    first, second = models(plan)
     assert (first.name, first.lever, first.serving.sim) == ("a", "quantization", "a")
     assert (second.serving.sim, second.serving.vllm) == (None, "v")
 
 
 def test_one_lever_at_a_time_moves_from_the_base() -> None:
-    found = around(lever("seqs", a="16"), lever("tokens", b="2048"))
+    found = moved(lever("seqs", a="16"), lever("tokens", b="2048"))
     assert [(one.name, one.lever, dict(one.serving.flags)) for one in found] == [
         ("base", None, {"max-model-len": "512", "enforce-eager": True}),
         ("seqs 16", "seqs", {"max-model-len": "512", "enforce-eager": True, "a": "16"}),
@@ -53,7 +53,7 @@ def test_a_position_that_changes_nothing_is_the_base_and_not_measured_twice() ->
         name="length",
         values=(LeverValue(name="512", flags=(("max-model-len", "512"),)),),
     )
-    assert [one.name for one in around(same)] == ["base"]
+    assert [one.name for one in moved(same)] == ["base"]
 
 
 def test_a_grid_is_every_position_with_every_other() -> None:
@@ -61,7 +61,7 @@ def test_a_grid_is_every_position_with_every_other() -> None:
         SweepLever(name="x", values=lever("x", p="1").values + lever("x", p="2").values),
         SweepLever(name="y", values=lever("y", q="1").values + lever("y", q="2").values),
     ]
-    found = around(*levers, how="grid")
+    found = moved(*levers, how="grid")
     assert [one.name for one in found] == ["base", "x 1, y 1", "x 1, y 2", "x 2, y 1", "x 2, y 2"]
     assert dict(found[3].serving.flags) | {} == {
         "max-model-len": "512",

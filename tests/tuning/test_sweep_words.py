@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from toolkit.tuning.figures import figure
 from toolkit.tuning.sweep_file import Configuration, Serving
 from toolkit.tuning.sweep_table import (
     Compared,
@@ -11,7 +12,6 @@ from toolkit.tuning.sweep_table import (
     Moved,
     Verdict,
     difference,
-    figure,
     lever,
     progression,
     table,

@@ -1,5 +1,7 @@
 """Who asks what, and how much of it others ask too: small crowds counted by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.arrived import arrived
@@ -49,7 +51,7 @@ def test_of_a_part_of_the_requests_only_its_own_clients_and_prompts_count() -> N
 
 
 def test_where_nobody_knows_which_prompts_are_alike_requests_are_counted_and_no_more() -> None:
-    found = clients(arrived(list("aab"), client=["x", "x", "y"]), alike=False)
+    found = clients(replace(arrived(list("aab"), client=["x", "x", "y"]), identities=None))
     assert [(one.client, one.requests) for one in found.top] == [("x", 2), ("y", 1)]
     assert (found.clients, found.top_share) == (2, pytest.approx(2 / 3))
     assert found.top[0].unique_prompts is found.top[0].own_prompts is None

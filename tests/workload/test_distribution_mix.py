@@ -1,5 +1,7 @@
 """What is asked for beside the prompt: values counted by request, and what no source tells."""
 
+from dataclasses import replace
+
 import pytest
 from support.arrived import arrived
 
@@ -28,11 +30,12 @@ def test_only_streaming_none_streaming_and_half_of_them() -> None:
 def test_a_body_without_the_field_asks_for_no_stream_but_a_trace_has_no_body_to_tell() -> None:
     assert mix(arrived(list("ab"), stream=[None, True])).stream_share == 0.5
     assert mix(arrived(list("ab"))).stream_share == 0.0
-    trace = mix(arrived(list("ab"), model="gpt"), bodies=False)
+    trace = mix(replace(arrived(list("ab"), model="gpt"), identities="prompts"))
     assert trace.stream_share is trace.declared_share is trace.images_share is None
     assert [one.name for one in trace.parameters] == ["model"]
     # a log without bodies may tell streams all the same
-    assert mix(arrived(list("ab"), stream=[True, False]), bodies=False).stream_share == 0.5
+    told = replace(arrived(list("ab"), stream=[True, False]), identities="prompts")
+    assert mix(told).stream_share == 0.5
 
 
 def test_temperature_0_or_a_seed_declares_a_request_repeatable_a_default_does_not() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,9 @@ def test_whatever_is_known_or_not_a_report_comes_out_whole(seed: int) -> None:
         model_max_len=[None, 1, 100_000][rng.integers(3)],
         max_num_seqs=[None, 1][rng.integers(2)],
         policy=(["all", "declared"])[rng.integers(2)],  # type: ignore[arg-type]
+    )
+    one = replace(
+        one,
         identities=["bodies", "prompts", None][rng.integers(3)],  # type: ignore[arg-type]
         arrivals=bool(rng.integers(4)),
     )
@@ -170,7 +173,7 @@ def test_a_given_latency_is_used_only_where_none_was_measured() -> None:
     given = latencies(arrived(list("ab")), ReportSettings(latency_s=2.0))
     partly = arrived(list("abc"), latency_ms=[1000.0, None, 3000.0])
     measured = latencies(partly, ReportSettings(latency_s=9.0))
-    assert latencies(partly, ReportSettings(arrivals=False)) is None
+    assert latencies(replace(partly, arrivals=False), ReportSettings()) is None
     assert given is not None
     assert measured is not None
     assert given.tolist() == [2.0, 2.0]
@@ -211,8 +214,7 @@ def test_of_conversations_the_report_says_prefix_cache_and_no_response_cache() -
     # Mooncake's trace: 12,031 requests, 37.34 % of prompt tokens in whole blocks seen before, next to no equal requests
     with lzma.open(TRACE) as lines:
         source = read(lines, TRACE.name, client=str)
-        rows = columns(source.seen)
-    found = summarise(rows, options=ReportSettings(identities=source.identities))
+        found = summarise(columns(source.seen, identities=source.identities))
     assert found.prefix_share == pytest.approx(0.3734, abs=0.0001)
     assert found.headline.startswith("prefix cache; max_model_len ")
     prefix = found.levers[0]
@@ -265,7 +267,8 @@ def test_statuses_latencies_and_a_cache_in_front_are_told_where_known() -> None:
 def test_where_nothing_tells_requests_alike_nothing_that_repeats_is_told() -> None:
     # rows of a trace: each has a key of its own, so that none is lost
     rows = arrived(range(500), usage=100, output_tokens=50, body_bytes=0, client="x")
-    found = summarise(rows, options=ReportSettings(identities=None, current_max_model_len=4096))
+    rows = replace(rows, identities=None)
+    found = summarise(rows, options=ReportSettings(current_max_model_len=4096))
     assert found.unique_exact is found.unique_canonical is found.unique_prompts is None
     assert found.entropy_bits is found.prefix_share is found.stream_share is None
     assert set(found.top_share.values()) == {None}
@@ -285,7 +288,8 @@ def test_where_nothing_tells_requests_alike_nothing_that_repeats_is_told() -> No
 
 def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is_said() -> None:
     rows = arrived(list("aab"), usage=100, output_tokens=50, body_bytes=0)
-    found = summarise(rows, options=ReportSettings(identities="prompts"))
+    rows = replace(rows, identities="prompts")
+    found = summarise(rows)
     assert (found.unique_prompts, found.stream_share, found.mix.declared_share) == (2, None, None)
     assert found.levers[0].saved_share == pytest.approx(1 / 3)
     assert "hit ratios are upper bounds" in words(found)
@@ -293,14 +297,14 @@ def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is
     assert found.unique_exact is None
     assert found.forecast is not None
     assert found.forecast.exact == ()
-    strict = summarise(rows, options=ReportSettings(identities="prompts", policy="declared"))
+    strict = summarise(rows, options=ReportSettings(policy="declared"))
     assert (strict.policy, strict.levers[0].saved_share) == ("all", found.levers[0].saved_share)
     assert "declare themselves repeatable is unknown" in words(strict)
 
 
 def test_a_source_without_times_has_no_rates_no_flights_and_no_times_to_live() -> None:
-    rows = arrived(["a", "b"] * 50, usage=10, max_tokens=10)
-    found = summarise(rows, options=ReportSettings(arrivals=False, latency_s=5.0))
+    rows = replace(arrived(["a", "b"] * 50, usage=10, max_tokens=10), arrivals=False)
+    found = summarise(rows, options=ReportSettings(latency_s=5.0))
     assert found.arrivals.requests_per_s is found.arrivals.first_ts is None
     assert found.arrivals.why == "the source tells no times"
     assert (found.concurrency.basis, found.concurrency.p99) == (None, None)
@@ -376,7 +380,7 @@ def test_shared_beginnings_are_listed_and_capacities_tried() -> None:
 def test_where_beginnings_are_unknown_no_prefix_share_is_told() -> None:
     laid = contest()
     assert summarise(laid).prefix_share == 0.0
-    found = summarise(laid, options=ReportSettings(beginnings=False))
+    found = summarise(replace(laid, beginnings=False))
     assert (found.prefix_share, found.prefixes.share) == (None, None)
     [lever] = [one for one in found.levers if one.code == "prefix_cache"]
     assert (lever.saved_share, lever.recommended) == (None, False)

@@ -18,6 +18,7 @@ from toolkit.profiles import Profile, read_profile
 from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen
 from toolkit.workload import columns
+from toolkit.workload.columns import Identities
 from toolkit.workload.synthesis import Synthesis, synthesis, words
 
 
@@ -31,13 +32,15 @@ def body(content: str, *, stream: bool = False, system: str = "", **more: object
     return json.dumps({"model": "m", "messages": turns, "stream": stream, **more}).encode()
 
 
-def made(seen: Iterable[Asked | bytes], **more: object) -> Synthesis:
+def made(
+    seen: Iterable[Asked | bytes], *, identities: Identities = "bodies", **more: object
+) -> Synthesis:
     """A profile of requests a second apart."""
     rows = [
         Seen(ts=float(place), asked=one if isinstance(one, Asked) else asked(one, keep_text=True))
         for place, one in enumerate(seen)
     ]
-    return synthesis(columns(rows), source="a capture", **more)
+    return synthesis(columns(rows, identities=identities), source="a capture", **more)
 
 
 def read(found: Synthesis) -> Profile:
@@ -46,8 +49,8 @@ def read(found: Synthesis) -> Profile:
 
 def sent(profile: Profile, count: int) -> list[dict]:
     """Bodies as a blast by this profile sends them, canaries left out."""
-    script = HostScript(profile, model="m", nonce="n", canary_share=0.0, seed=3)
-    return [json.loads(script.order().body) for _ in range(count)]
+    user = HostScript(profile, model="m", nonce="n", canary_share=0.0, seed=3).caller(0)
+    return [json.loads(user.next().body) for _ in range(count)]
 
 
 def texts(bodies: Sequence[dict]) -> list[str]:
@@ -343,7 +346,7 @@ def test_marks_part_beginnings_where_different_prompts_share_few_and_leave_them_
 
 
 def test_unknown_likeness_is_told_and_all_bear_marks():
-    found = made((silent(n, 100) for n in range(10)), identities=False)
+    found = made((silent(n, 100) for n in range(10)), identities=None)
     assert found.unique_share == 1.0
     assert "Which requests were alike is unknown: all of them bear a mark" in found.notes
 

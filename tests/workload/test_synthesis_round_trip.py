@@ -70,7 +70,8 @@ def there_and_back(
     script = HostScript(
         read_profile(made.toml, "made", "toml"), model="m", nonce="n", canary_share=0.0, seed=1
     )
-    sent = laid([script.order().body for _ in bodies])
+    user = script.caller(0)
+    sent = laid([user.next().body for _ in bodies])
     return made, statistics(laid(bodies)), statistics(sent)
 
 

@@ -43,8 +43,7 @@ twice as fast was found from 16x8 in 82 % of the runs where lengths vary by 40 %
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from itertools import combinations, groupby
 
 from toolkit.bench.evidence import over_at, started_at
 from toolkit.records import RequestRecord
@@ -78,19 +77,8 @@ class Contrast:
     different: bool
 
 
-class _Answers(NamedTuple):
-    """What one host's records give to a comparison."""
-
-    log_e2e: dict[_Slot, float]
-    overlap: float
-    """Requests under way at once, on average."""
-
-
-class _Blocks(NamedTuple):
-    """Log ratios by block, and how many waves there were in all."""
-
-    ratios: list[list[float]]
-    waves: int
+_Answers = tuple[dict[_Slot, float], float]
+"""Of one host: log E2E by slot, and how many requests were under way at once, on average."""
 
 
 def contrast(a: Sequence[RequestRecord], b: Sequence[RequestRecord]) -> Contrast:
@@ -105,14 +93,12 @@ def tied(records: Mapping[str, Sequence[RequestRecord]]) -> dict[str, tuple[str,
     one run of twenty; of many pairs, some will be.
     """
     answers = {name: _answers(of_host) for name, of_host in records.items()}
-    names = list(answers)
-    ties: dict[str, list[str]] = {name: [] for name in names}
-    for index, name in enumerate(names):
-        for other in names[index + 1 :]:
-            found = _contrast(answers[name], answers[other])
-            if found.pairs and not found.different:
-                ties[name].append(other)
-                ties[other].append(name)
+    ties: dict[str, list[str]] = {name: [] for name in answers}
+    for name, other in combinations(answers, 2):
+        found = _contrast(answers[name], answers[other])
+        if found.pairs and not found.different:
+            ties[name].append(other)
+            ties[other].append(name)
     return {name: tuple(others) for name, others in ties.items()}
 
 
@@ -129,66 +115,53 @@ def _answers(records: Iterable[RequestRecord]) -> _Answers:
     first_s = min((start for start, _ in spans), default=0.0)
     window_s = max((end for _, end in spans), default=0.0) - first_s
     overlap = busy_s / window_s if window_s > 0 else 1.0
-    return _Answers(log_e2e, overlap if 1.0 <= overlap < math.inf else 1.0)
+    return log_e2e, overlap if 1.0 <= overlap < math.inf else 1.0
 
 
 def _contrast(a: _Answers, b: _Answers) -> Contrast:
-    slots = sorted(a.log_e2e.keys() & b.log_e2e.keys())
-    pairs = {slot: a.log_e2e[slot] - b.log_e2e[slot] for slot in slots}
-    blocks = _blocks(pairs, open_wave=math.ceil(max(a.overlap, b.overlap)))
+    (log_a, overlap_a), (log_b, overlap_b) = a, b
+    pairs = {slot: log_a[slot] - log_b[slot] for slot in sorted(log_a.keys() & log_b.keys())}
     if not pairs:
         return Contrast(pairs=0, ratio=None, low=None, high=None, different=False)
-    mean = math.fsum(pairs.values()) / len(pairs)
-    reach = _reach(blocks, mean)
-    if reach is None:
-        return Contrast(pairs=1, ratio=_exp(mean), low=None, high=None, different=False)
-    return Contrast(
-        pairs=len(pairs),
-        ratio=_exp(mean),
-        low=_exp(mean - reach),
-        high=_exp(mean + reach),
-        different=abs(mean) - reach > math.log(LEAST_DIFFERENCE),
-    )
 
-
-def _blocks(pairs: Mapping[_Slot, float], *, open_wave: int) -> _Blocks:
-    """Cut each level's slots into at most 5 blocks of whole waves; slots without a pair leave gaps."""
+    # each level's slots in at most 5 blocks of whole waves; slots without a pair leave gaps
+    open_wave = math.ceil(max(overlap_a, overlap_b))
     blocks: list[list[float]] = []
     waves = 0
     for level, of_level in groupby(pairs, key=lambda slot: slot[0]):
         slots = list(of_level)
-        wave = level or open_wave
-        first = slots[0][1]
+        wave, first = level or open_wave, slots[0][1]
         level_waves = (slots[-1][1] - first) // wave + 1
         size = wave * math.ceil(level_waves / MOST_BLOCKS)
         waves += level_waves
         for _, block in groupby(slots, key=lambda slot: (slot[1] - first) // size):
             blocks.append([pairs[slot] for slot in block])
-    return _Blocks(blocks, waves)
 
-
-def _reach(blocks: _Blocks, mean: float) -> float | None:
-    """Half the confidence interval of the mean log ratio; None when one pair is all there is."""
-    count = sum(map(len, blocks.ratios))
-    means = [math.fsum(block) / len(block) for block in blocks.ratios]
+    # half the confidence interval of the mean log ratio, from mean squares per pair as in an analysis of variance
+    count, mean = len(pairs), math.fsum(pairs.values()) / len(pairs)
+    means = [math.fsum(block) / len(block) for block in blocks]
     between = math.fsum(
-        len(block) * (own - mean) ** 2 for block, own in zip(blocks.ratios, means, strict=True)
+        len(block) * (own - mean) ** 2 for block, own in zip(blocks, means, strict=True)
     )
     inside = math.fsum(
-        (value - own) ** 2
-        for block, own in zip(blocks.ratios, means, strict=True)
-        for value in block
+        (value - own) ** 2 for block, own in zip(blocks, means, strict=True) for value in block
     )
     inside_freedom = count - len(means)
     # the guess can't be worth more than what the variance inside the blocks rests on
     worth = min(GUESS_WORTH, inside_freedom)
-    guess = inside / inside_freedom + count / blocks.waves * WAVE_DEVIATION**2 if worth else 0.0
+    guess = inside / inside_freedom + count / waves * WAVE_DEVIATION**2 if worth else 0.0
     freedom = worth + len(means) - 1
     if freedom < 1:
-        return None
-    # mean squares per pair, as in an analysis of variance
+        return Contrast(pairs=count, ratio=_exp(mean), low=None, high=None, different=False)
     variance = (worth * guess + between) / freedom / count
-    return student_t(0.05, freedom) * math.sqrt(variance)
+    reach = student_t(0.05, freedom) * math.sqrt(variance)
+    return Contrast(
+        pairs=count,
+        ratio=_exp(mean),
+        low=_exp(mean - reach),
+        high=_exp(mean + reach),
+        different=abs(mean) - reach > math.log(LEAST_DIFFERENCE),
+    )
 
 
 def _exp(value: float) -> float:

@@ -76,6 +76,21 @@ def decode_ms_per_token(record: RequestRecord) -> float | None:
     return max(0.0, record.e2e_ms - record.ttft_ms) / (tokens - 1)
 
 
+def beside(
+    answers: Iterable[RequestRecord], others: Iterable[RequestRecord]
+) -> list[tuple[RequestRecord, list[RequestRecord]]]:
+    """Each answer with those of `others` to the same prompt, where there are any."""
+    theirs: dict[tuple[int, str], list[RequestRecord]] = {}
+    for record in others:
+        if record.ok and record.kind in NOT_TWINS:
+            theirs.setdefault((record.slot, record.prompt), []).append(record)
+    return [
+        (record, those)
+        for record in answers
+        if record.kind in NOT_TWINS and (those := theirs.get((record.slot, record.prompt)))
+    ]
+
+
 def usage(record: RequestRecord) -> int | None:
     """Output tokens as the server claims them; an estimate from chunks is no claim."""
     return None if record.output_tokens_estimated else record.output_tokens

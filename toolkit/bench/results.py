@@ -5,10 +5,16 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.contrast import tied
 from toolkit.bench.counters import account
-from toolkit.bench.goodput import GoodputLimits
-from toolkit.bench.levels import LevelFigures, best_level, knee, level_figures
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.summary import HostSummary, summary
+from toolkit.bench.summary import (
+    GoodputLimits,
+    HostSummary,
+    LevelFigures,
+    best_level,
+    knee,
+    level_figures,
+    summary,
+)
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers

@@ -1,68 +1,28 @@
-"""What a blast counted, on its way from the workers to the database. It touches the world only through what it is given.
+"""What workers counted, on its way into the database. It touches the world only through what it is given.
 
-A worker's Reporter makes messages of plain values, one a second; the master's Recorder makes records of them and hands
-these to a function that stores all of them or none. What could not be stored is kept and tried again.
+Workers' messages become records, which go to a function that stores all of them or none. What could not be stored is kept
+and tried again.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
-from toolkit.blast.tallying import Tallying
 from toolkit.errors import ToolkitError
 from toolkit.records import ErrorCount, Event, LoaderSecond, RequestRecord, Tally
-
-MESSAGE_FORMAT = 1
-"""Of what workers send; a master and its workers must agree on it."""
 
 MOST_TALLIES = 200_000
 """Kept while the database refuses: 20 hosts on one worker for over an hour, and about 200 MB."""
 MOST_SHOTS = 20_000
+MOST_MESSAGES = 30
+"""By which a worker's clock is judged, half a minute of them: one that met no queue is among them."""
+MOST_OFF_S = 1.0
 
 Message = Mapping[str, Any]
 Write = Callable[
     [Sequence[Tally], Sequence[LoaderSecond], Sequence[RequestRecord], Sequence[Event]], None
 ]
-Record = TypeVar("Record", Tally, LoaderSecond, RequestRecord)
-
-
-class Reporter:
-    """One worker's side of one run."""
-
-    def __init__(
-        self, tallying: Tallying, send: Callable[[Message], None], *, run: str, worker: str
-    ) -> None:
-        """`send` takes a message of plain values and may raise; then its content goes with the next one."""
-        self._tallying = tallying
-        self._send = send
-        self.run = run
-        self._worker = worker
-        self._tallies: list[Tally] = []
-        self._seconds: list[LoaderSecond] = []
-        self._shots: list[RequestRecord] = []
-
-    def add_second(self, second: LoaderSecond) -> None:
-        """Say how this worker fared in a second that is over."""
-        self._seconds.append(second)
-
-    def add_shot(self, shot: RequestRecord) -> None:
-        """Have a canary's shot stored."""
-        self._shots.append(shot)
-
-    def report(self, sent_at: float, *, before_s: int | None, final: bool = False) -> None:
-        """Send all seconds before `before_s`, None for all; `final`: this worker has no more of this run."""
-        self._tallies += self._tallying.take(before_s)
-        message = {
-            "run": self.run,
-            "worker": self._worker,
-            "sent_at": sent_at,
-            "final": final,
-            "tallies": [plain(tally) for tally in self._tallies],
-            "seconds": [plain(second) for second in self._seconds],
-            "shots": [plain(shot) for shot in self._shots],
-        }
-        self._send(message)
-        self._tallies, self._seconds, self._shots = [], [], []
 
 
 @dataclass(slots=True)
@@ -96,9 +56,24 @@ class BlastRecorder:
         self._waiting = _Batch()
         self._is_refused = False
         self._dropped = 0
+        self._ways_s: dict[str, deque[float]] = {}
+        self._shifts_s: dict[str, int] = {}
 
-    def hear(self, message: Message, shift_s: int = 0) -> None:
-        """Take a worker's message. `shift_s` is added to its seconds, for a worker whose clock is off."""
+    def hear(self, message: Message, received_at: float) -> None:
+        """Take a worker's message that came at `received_at`, by the master's wall clock.
+
+        A message bears the worker's wall clock when it left. The difference is the clocks' offset plus the way, which only
+        adds: the least of the last messages is nearest to the offset. A worker within a second of the master stays as it
+        is, for neighbouring clocks are better than a guess; one that is off by more is shifted by whole seconds, and keeps
+        its shift while it is within a second of the estimate, so that no second is counted twice.
+        """
+        worker = message["worker"]
+        ways_s = self._ways_s.setdefault(worker, deque(maxlen=MOST_MESSAGES))
+        ways_s.append(received_at - message["sent_at"])
+        shift_s = self._shifts_s.get(worker, 0)
+        if abs(min(ways_s) - shift_s) > MOST_OFF_S:
+            shift_s = self._shifts_s[worker] = round(min(ways_s))
+
         batch = self._waiting
         for told in message["tallies"]:
             counts = tuple(
@@ -110,7 +85,12 @@ class BlastRecorder:
         for told in message["seconds"]:
             batch.seconds.append(LoaderSecond(**{**told, "at_s": told["at_s"] + shift_s}))
         for told in message["shots"]:
-            batch.shots.append(_shifted(told, shift_s))
+            moments = {
+                name: told[name] + shift_s
+                for name in ("planned_at", "sent_at")
+                if told.get(name) is not None
+            }
+            batch.shots.append(RequestRecord(**{**told, **moments}))
         self._limit()
 
     def add_event(self, event: Event) -> None:
@@ -153,24 +133,3 @@ class BlastRecorder:
             self._say("The database has refused for too long; the oldest seconds are given up")
         self._dropped += excess
         del batch.tallies[:excess]
-
-
-def plain(record: Tally | LoaderSecond | RequestRecord) -> dict[str, Any]:
-    """The fields that say something, in values that any message carries."""
-    told = {}
-    for each in fields(record):
-        value = getattr(record, each.name)
-        if each.default is MISSING or value != each.default:
-            told[each.name] = value
-    if isinstance(record, Tally):
-        told["error_kinds"] = [[error.kind, error.count] for error in record.error_kinds]
-    return told
-
-
-def _shifted(told: Mapping[str, Any], shift_s: int) -> RequestRecord:
-    moments = {
-        name: told[name] + shift_s
-        for name in ("planned_at", "sent_at")
-        if told.get(name) is not None
-    }
-    return RequestRecord(**{**told, **moments})

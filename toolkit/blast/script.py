@@ -8,15 +8,17 @@ Measured with the contest's profile on a shared core, 1 % canaries: an order tak
 each of the first 4,096, which are still drawn, 2.7 us.
 """
 
+import math
 import random
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from hashlib import blake2b
 from typing import Literal
 
 import orjson
 
-from toolkit.bench.plan import NoncePlace
 from toolkit.bench.requests import (
     MARK_STRIDE,
     MARKS,
@@ -29,10 +31,8 @@ from toolkit.bench.requests import (
     mark,
     proportions,
 )
-from toolkit.blast.canaries import unique_at
-from toolkit.blast.chains import step_messages, step_name
 from toolkit.errors import ToolkitError
-from toolkit.profiles import Message, Profile, Prompt
+from toolkit.profiles import ANSWER, Message, Profile, Prompt
 
 OrderKind = Literal["ranked", "unique", "twin"]
 
@@ -45,6 +45,14 @@ LEAST_ROUND = 4_096
 """After so many ranked requests, and a whole number of rounds of all prompts, their order begins anew."""
 MOST_KEPT_BYTES = 4 * 2**20
 """Of bodies made once and sent again: with 20 hosts at most 80 MiB a worker. What is beyond is made each time."""
+MOST_ANSWER_CHARS = 2_000
+"""Of an answer are handed on in a chain: about 500 tokens, so that it cannot grow out of a model's context."""
+FIRST_UNIQUE = (1, 4)
+"""Places (from 0) of the first two unique canaries: the very first request is a ranked one."""
+
+KEPT_AT_ONCE = 4
+"""A host's first pairs are stored however soon they follow: at 1 % of a slow host's requests there are two in the first
+few seconds and then none for minutes, and one pair tells nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +72,24 @@ class Order:
     """The whole JSON body."""
     repeats: bool
     """Exactly this request went to this host before, from this worker."""
+    goes_on: bool = False
+    """The next step of its chain follows its answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSettings:
-    """How a run asks, whatever the prompt."""
+def unique_at(number: int, share: Fraction) -> int | None:
+    """Which request of a host, counted from 0, is unique canary `number`, counted from 0? None: there is none.
 
-    model: str
-    stream_share: float
-    max_tokens: int
-    temperature: float | None
-    nonce_place: NoncePlace
+    Of every 1/share requests of a host on a worker two are canaries: a unique one and its exact twin. The first two unique
+    ones come among the first five requests, so that verdicts and inferred hits start soon. From the third on they come
+    where the share lets them: up to any request there were at most max(4, share x requests) canaries. A twin comes as
+    soon as its unique request was answered ok, so it needs no place of its own.
+    """
+    if not share:
+        return None
+    if number < len(FIRST_UNIQUE):
+        return FIRST_UNIQUE[number]
+    # half of the canaries are unique: the place that completes its stretch of 2/share requests
+    return math.ceil((number + 1) * 2 / share) - 1
 
 
 class HostScript:
@@ -95,38 +110,68 @@ class HostScript:
         canary_share: float = 0.01,
         stream_share: float | None = None,
         max_tokens: int | None = None,
-        temperature: float | None = None,
         first_slot: int = 0,
     ) -> None:
-        self._profile = profile
-        self._settings = _settings(profile, model, stream_share, max_tokens, temperature)
-        self._seed = seed
+        # what the user says goes before what the profile says
+        if stream_share is None:
+            stream_share = STREAM_SHARE if profile.stream_share is None else profile.stream_share
+        for share, name, hint in (
+            (stream_share, "streams", "Give 0 to 1, e.g., 0.5"),
+            (canary_share, "canaries", "Give 0 for none, or up to 1, e.g., 0.01"),
+        ):
+            if not 0 <= share <= 1:
+                raise ToolkitError(f"no blast can have a share of {name} `{share:g}`", hint)
+        self._profile, self._model, self._seed = profile, model, seed
+        self._max_tokens = max_tokens or profile.max_tokens or MAX_TOKENS
         self._first_mark = int.from_bytes(blake2b(nonce.encode(), digest_size=16).digest()) % MARKS
-        self._ranked = _Rounds(profile, self._settings.stream_share, seed)
+        self._ranked = _Rounds(profile, stream_share, seed)
         self._kept: dict[int, Order] = {}
         self._kept_bytes = 0
         self._asked: set[int] = set()
         self._marked = 0
         self._sent = 0
-        _refuse_no_share(canary_share, "canaries", "Give 0 for none, or up to 1, e.g., 0.01")
         self._canary_share = exact_share(canary_share)
-        plain = replace(profile, unique_share=0.0)
-        self._canaries = _Rounds(plain, self._settings.stream_share, ~seed)
+        self._canaries = _Rounds(replace(profile, unique_share=0.0), stream_share, ~seed)
         self._first_slot = first_slot
         self._uniques = 0
         self._next_unique = unique_at(0, self._canary_share)
         self._twins: deque[Order] = deque()
-        self._then = {p.name: p for p in profile.prompts if p.then}
 
     def caller(self, number: int) -> "Caller":
         """One user, by its number on this host."""
-        return Caller(self, self._profile.think_time_s, f"think {self._seed} {number}")
+        draw = random.Random(f"think {self._seed} {number}")  # noqa: S311 (it must repeat itself)
+        return Caller(self.orders(), self._profile.think_time_s, draw)
 
-    def order(self) -> Order:
-        """Take the host's next ranked request that follows from no answer."""
-        self._sent += 1
-        code = self._ranked.next()
-        return self._kept.get(code) or self._new(code)
+    def orders(self) -> Generator[Order, str | None, None]:
+        """One user's ranked requests; it is sent what each was answered, None where that failed or nobody said.
+
+        Each is the host's next, unless it is a step of a chain: its prompt holds the answer before it. An application asks
+        several times for one thing: route, generate, correct, format. Each call waits for the one before, so a user of a
+        chain keeps a host less busy than one of single requests.
+        """
+        while True:
+            self._sent += 1
+            code = self._ranked.next()
+            order = self._kept.get(code) or self._new(code)
+            answer = yield order
+            if not order.goes_on:
+                continue
+            prompt, _, _ = self._ranked.meaning(code)
+            system = [message for message in prompt.messages if message.get("role") == "system"]
+            for number, template in enumerate(prompt.then, start=2):
+                if answer is None:
+                    break
+                self._sent += 1  # canaries are a share of all requests
+                # an answer's JSON may hold half a surrogate pair, and no UTF-8 does
+                sendable = answer[:MOST_ANSWER_CHARS].encode(errors="replace").decode()
+                text: Message = {"role": "user", "content": template.replace(ANSWER, sendable)}
+                answer = yield replace(
+                    order,
+                    prompt=f"{prompt.name}/{number}",
+                    body=self._body([*system, text], order.stream, order.max_tokens),
+                    repeats=False,
+                    goes_on=number <= len(prompt.then),
+                )
 
     def canary(self) -> Order | None:
         """Take the canary that is due, a twin before a unique one; None: none is.
@@ -140,7 +185,12 @@ class HostScript:
         if self._next_unique is None or self._sent < self._next_unique:
             return None
         self._sent += 1
-        return self._unique()
+        prompt, stream, _ = self._canaries.meaning(self._canaries.next())
+        order = self._marked_order("unique", prompt, stream, self._uniques)
+        slot = self._first_slot + 2 * self._uniques
+        self._uniques += 1
+        self._next_unique = unique_at(self._uniques, self._canary_share)
+        return replace(order, slot=slot)
 
     def answered(self, canary: Order) -> None:
         """Note that a canary was answered ok: a unique one's twin is due."""
@@ -149,29 +199,6 @@ class HostScript:
             self._twins.append(
                 replace(canary, kind="twin", pair=canary.slot, slot=slot, repeats=True)
             )
-
-    def chain(self, order: Order) -> Prompt | None:
-        """The prompt whose chain a ranked order begins."""
-        return self._then.get(order.prompt)
-
-    def step(self, first: Order, prompt: Prompt, number: int, answer: str) -> Order:
-        """Take step `number` of a chain, counted from 1, after the answer to the one before."""
-        self._sent += 1  # canaries are a share of all requests
-        messages = step_messages(prompt.messages, prompt.then[number - 2], answer)
-        return replace(
-            first,
-            prompt=step_name(prompt.name, number),
-            body=self._body(messages, first.stream, first.max_tokens),
-            repeats=False,
-        )
-
-    def _unique(self) -> Order:
-        slot = self._first_slot + 2 * self._uniques
-        prompt, stream, _ = self._canaries.meaning(self._canaries.next())
-        order = self._marked_order("unique", prompt, stream, self._uniques)
-        self._uniques += 1
-        self._next_unique = unique_at(self._uniques, self._canary_share)
-        return replace(order, slot=slot)
 
     def _new(self, code: int) -> Order:
         """A ranked order that is not kept: the first of its kind, a unique one, or one too many to keep."""
@@ -191,13 +218,16 @@ class HostScript:
     def _marked_order(self, kind: OrderKind, prompt: Prompt, stream: bool, number: int) -> Order:
         """A request with mark `number`: canaries' count up from 0, ranked ones' down from -1."""
         word = mark((self._first_mark + number * MARK_STRIDE) % MARKS)
-        messages = add_mark(prompt.messages, word, self._settings.nonce_place)
+        # behind a shared prefix: a mark in front would defeat the prefix cache that the profile is about, and a
+        # canary without it would make every ranked answer look quick
+        is_behind = bool(self._profile.shared_prefix)
+        messages = add_mark(prompt.messages, word, "end" if is_behind else "front")
         return self._made(kind, prompt, messages, stream)
 
     def _made(
         self, kind: OrderKind, prompt: Prompt, messages: list[Message], stream: bool
     ) -> Order:
-        limit = limit_of(prompt, self._settings.max_tokens)
+        limit = limit_of(prompt, self._max_tokens)
         return Order(
             kind=kind,
             prompt=prompt.name,
@@ -205,65 +235,73 @@ class HostScript:
             max_tokens=limit,
             body=self._body(messages, stream, limit),
             repeats=False,
+            goes_on=kind == "ranked" and bool(prompt.then),
         )
 
     def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> bytes:
-        model, temperature = self._settings.model, self._settings.temperature
-        return orjson.dumps(chat_body(model, messages, stream, max_tokens, temperature))
+        return orjson.dumps(chat_body(self._model, messages, stream, max_tokens, None))
 
 
 class Caller:
     """One user: it takes an order, sends it, and says how it ended before it takes the next one."""
 
     def __init__(
-        self, script: HostScript, think_time_s: tuple[float, float] | None, draw: str
+        self,
+        orders: Generator[Order, str | None, None],
+        think_time_s: tuple[float, float] | None,
+        draw: random.Random,
     ) -> None:
-        self._script = script
-        self._think_time_s = think_time_s
-        self._random = random.Random(draw)  # noqa: S311 (it must repeat itself)
-        self._order: Order | None = None
-        self._chain: tuple[Order, Prompt] | None = None
-        self._step = 1
-        self._answer = ""
+        self._orders, self._think_time_s, self._random = orders, think_time_s, draw
+        self._answer: str | None = None
+        self._goes_on = False
 
     def next(self) -> Order:
         """What to send now."""
-        if self._order is not None:  # nobody said how it ended
-            self._end_chain()
-        if self._chain is None:
-            order = self._script.order()
-            if (prompt := self._script.chain(order)) is not None:
-                self._chain = order, prompt
-        else:
-            order = self._script.step(*self._chain, self._step, self._answer)
-        self._order = order
+        order = self._orders.send(self._answer)
+        self._answer, self._goes_on = None, False
         return order
 
     def done(self, order: Order, answer_text: str | None) -> None:
-        """Say what the order was answered; None: it failed. An order that is not under way counts for nothing."""
-        if order is not self._order:
-            return
-        self._order = None
-        if answer_text is None:
-            self._end_chain()
-        elif self._chain is not None:
-            self._go_on(answer_text, len(self._chain[1].then))
+        """Say what the order was answered; None: it failed."""
+        self._answer, self._goes_on = answer_text, order.goes_on and answer_text is not None
 
     def pause_s(self) -> float:
         """How long to think before the next order; a chain's steps follow at once."""
-        if self._think_time_s is None or self._chain is not None:
+        if self._think_time_s is None or self._goes_on:
             return 0.0
         return self._random.uniform(*self._think_time_s)
 
-    def _go_on(self, answer: str, steps: int) -> None:
-        if self._step > steps:
-            self._end_chain()
-        else:
-            self._step += 1
-            self._answer = answer
 
-    def _end_chain(self) -> None:
-        self._chain, self._step, self._answer = None, 1, ""
+class CanarySampling:
+    """Which of a host's canaries on one worker are stored whole: now and then a pair, for all of them would fill a disk.
+
+    A slow host's twins end long after others' uniques did: a pair that was begun is kept whole, however many began
+    meanwhile, for a unique without its twin tells nothing of a cache.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        """Keep at most one new pair in so long, after the first few."""
+        self._every_s = every_s
+        self._kept = 0
+        self._kept_at_s = float("-inf")
+        # that of a unique that failed stays, as it gets no twin: one in `every_s` at most
+        self._awaited: set[int] = set()
+
+    def begins(self, slot: int, now_s: float) -> bool:
+        """Whether a unique canary that ended now is kept."""
+        if self._kept >= KEPT_AT_ONCE and now_s - self._kept_at_s < self._every_s:
+            return False
+        self._kept += 1
+        self._kept_at_s = now_s
+        self._awaited.add(slot)
+        return True
+
+    def completes(self, pair: int) -> bool:
+        """Whether a twin is kept: if its unique was, once."""
+        if pair not in self._awaited:
+            return False
+        self._awaited.discard(pair)
+        return True
 
 
 class _Rounds:
@@ -295,30 +333,3 @@ class _Rounds:
     def meaning(self, code: int) -> tuple[Prompt, bool, bool]:
         """Prompt, streamed, unique."""
         return self._prompts[code // 4], bool(code & 2), bool(code & 1)
-
-
-def _settings(
-    profile: Profile,
-    model: str,
-    stream_share: float | None,
-    max_tokens: int | None,
-    temperature: float | None,
-) -> RequestSettings:
-    """What the user says goes before what the profile says."""
-    if stream_share is None:
-        stream_share = STREAM_SHARE if profile.stream_share is None else profile.stream_share
-    _refuse_no_share(stream_share, "streams", "Give 0 to 1, e.g., 0.5")
-    return RequestSettings(
-        model=model,
-        stream_share=stream_share,
-        max_tokens=max_tokens or profile.max_tokens or MAX_TOKENS,
-        temperature=temperature,
-        # behind a shared prefix: a mark in front would defeat the prefix cache that the profile is about, and a
-        # canary without it would make every ranked answer look quick
-        nonce_place="end" if profile.shared_prefix else "front",
-    )
-
-
-def _refuse_no_share(share: float, name: str, hint: str) -> None:
-    if not 0 <= share <= 1:
-        raise ToolkitError(f"no blast can have a share of {name} `{share:g}`", hint)

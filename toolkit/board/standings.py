@@ -1,10 +1,13 @@
 """The board's facts: a host's standing in one window, the board that lists them, and who is left out of the honest one."""
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from toolkit.records import MOST_ERRORS, Verdict
+from toolkit.safe_text import spreadsheet_cell
 
 RankBy = Literal[
     "rps",
@@ -131,3 +134,16 @@ def reasons(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [
         each for each in verdicts if each.code in DISHONEST | UNJUDGED and each.confidence != "low"
     ]
+
+
+def csv_of(board: Board, columns: Sequence[str]) -> str:
+    """Fields of Standing as a spreadsheet reads them, a line a host, those left out last; unknown is empty, verdicts are codes."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(columns)
+    for one in (*board.standings, *board.left_out):
+        told = {name: getattr(one, name) for name in columns}
+        if "verdicts" in told:
+            told["verdicts"] = " ".join(verdict.code for verdict in one.verdicts)
+        lines.writerow([spreadsheet_cell(value) for value in told.values()])
+    return written.getvalue()

@@ -192,13 +192,15 @@ def _histograms(parts: Sequence[Part], rows: Integers, hosts: int) -> Integers:
         flat = _sums(cells, pairs[:, 1], hosts * METRICS * BUCKETS)
         return flat.reshape(hosts, METRICS, BUCKETS)
     found = np.zeros((hosts, METRICS, BUCKETS), dtype=np.int64)
-    blobs: tuple[dict[int, list[bytes]], ...] = (defaultdict(list), defaultdict(list))
+    of_hosts: dict[int, tuple[list[bytes], list[bytes]]] = defaultdict(lambda: ([], []))
     for part, row in zip(parts, rows.tolist(), strict=True):
-        blobs[E2E][row].append(part.e2e)
-        blobs[TTFT][row].append(part.ttft)
-    for metric, of_hosts in enumerate(blobs):
-        for row, own in of_hosts.items():
-            _, pairs = _pairs(own)
+        e2e, ttft = of_hosts[row]
+        e2e.append(part.e2e)
+        ttft.append(part.ttft)
+    # Host by host, as the rows lie in memory: metric by metric took a fifth longer, 98 ms in place of 77 on a busy machine.
+    for row, metrics in of_hosts.items():
+        for metric, blobs in enumerate(metrics):
+            _, pairs = _pairs(blobs)
             found[row, metric] = _sums(pairs[:, 0], pairs[:, 1], BUCKETS)
     return found
 

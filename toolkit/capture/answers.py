@@ -6,7 +6,7 @@ compressed answer (Content-Encoding) is not unpacked: its tokens are unknown. No
 """
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -286,13 +286,9 @@ class AnswerReader:
         answer = self._answer
         assert answer is not None
         answer.complete = not answer.damaged
-        if self._tail and self._is_plain and (answer.status or 0) < 300:
-            tail = bytes(self._tail)
-            told = Told()
-            if answer.stream:
-                told = told_by_stream(tail)
-            elif b"json" in self._kind:
-                told = told_by_tail(tail) if self._tail_cut else told_by_body(tail)
+        is_read = answer.stream or b"json" in self._kind
+        if self._tail and is_read and self._is_plain and (answer.status or 0) < 300:
+            told = told_by_end(bytes(self._tail), is_stream=answer.stream, is_cut=self._tail_cut)
             answer.prompt_tokens, answer.output_tokens = told.prompt_tokens, told.output_tokens
             answer.cached_tokens, answer.finish_reason = told.cached_tokens, told.finish_reason
         self._hand_over(answer)
@@ -342,61 +338,50 @@ class Told(NamedTuple):
     finish_reason: str | None = None
 
 
-def told_by_stream(tail: bytes) -> Told:
-    """What the end of an event stream tells; half an event at its beginning is no event, and tells nothing.
+def told_by_end(end: bytes, *, is_stream: bool, is_cut: bool) -> Told:
+    """What an answer's last bytes tell; `is_cut`: its beginning is not among them. Half an event at a stream's is no event.
 
     The end of a stream with one choice is searched, not parsed: 6 us instead of 44, and a text cannot be taken for a field,
-    because JSON escapes the quotes in it. Whatever is less plain is read by completion.py.
+    because JSON escapes the quotes in it. So is the end of a long body: `usage` follows the choices, and the last one
+    counts. Whatever is less plain is read by completion.py.
     """
-    if b"\r" in tail:
-        tail = tail.replace(b"\r\n", b"\n")
-    at = len(tail)
-    for _ in range(LAST_EVENTS + 1):
-        at = max(0, tail.rfind(LAST_LINE_ENDS, 0, at))
-    found = told_by_tail(tail[at:])
-    is_plain = b'"error"' not in tail[at:] and not any(other in tail for other in OTHER_CHOICES)
-    if is_plain and found.finish_reason is not None:
-        return found
-    read = _told_by(tail, "text/event-stream")
-    return read if _tells(read) else found
-
-
-def told_by_body(body: bytes) -> Told:
-    """What a whole JSON body tells."""
-    read = _told_by(body, "application/json")
-    return read if _tells(read) else told_by_tail(body)
-
-
-def told_by_tail(tail: bytes) -> Told:
-    """What the end of an answer tells whose beginning is not kept: `usage` follows the choices, and the last one counts."""
-    numbers = {name: token_count(int(digits)) for name, digits in NUMBERS.findall(tail)}
-    finish, stop = FINISH.search(tail), STOP.search(tail)
-    reason = finish[1].decode() if finish else FINISHES.get(stop[1], "stop") if stop else None
-    return Told(
+    last = end
+    if is_stream:
+        end = end.replace(b"\r\n", b"\n")
+        at = len(end)
+        for _ in range(LAST_EVENTS + 1):
+            at = max(0, end.rfind(LAST_LINE_ENDS, 0, at))
+        last = end[at:]
+    numbers = {name: token_count(int(digits)) for name, digits in NUMBERS.findall(last)}
+    finish, stop = FINISH.search(last), STOP.search(last)
+    found = Told(
         numbers.get(b"prompt_tokens", numbers.get(b"input_tokens")),
         numbers.get(b"completion_tokens", numbers.get(b"output_tokens")),
         numbers.get(b"cached_tokens"),
-        reason,
+        finish[1].decode() if finish else FINISHES.get(stop[1], "stop") if stop else None,
     )
+    if is_stream:
+        has_others = any(other in end for other in OTHER_CHOICES)
+        is_plain = found.finish_reason is not None and b'"error"' not in last and not has_others
+    else:
+        is_plain = is_cut
+    if is_plain:
+        return found
 
-
-def _tells(read: Told) -> bool:
-    """Whether an answer was one of OpenAI's; others have a `usage`, too, and are searched for it."""
-    return any(one is not None for one in read)
-
-
-def _told_by(body: bytes, content_type: str) -> Told:
-    reader = Completion(status=200, content_type=content_type)
-    reader.feed(body, 0.0)
+    kind = "text/event-stream" if is_stream else "application/json"
+    reader = Completion(status=200, content_type=kind)
+    reader.feed(end, 0.0)
     said = reader.end(0.0)
     has_failed = said.error_kind == "stream_error" and said.finish_reason not in UNFINISHED
-    return Told(
+    read = Told(
         said.prompt_tokens,
-        # counted chunks would be those of the tail
+        # counted chunks would be those of the end
         None if said.output_tokens_estimated else said.output_tokens,
         said.cached_tokens,
         "error" if has_failed else said.finish_reason,
     )
+    # other answers than OpenAI's have a `usage`, too
+    return read if any(one is not None for one in read) else found
 
 
 # --- which answer belongs to which request -----------------------------------------------------------
@@ -406,59 +391,26 @@ ANSWER_BYTES = 8192
 PIPELINED = 128
 """Unanswered requests of one connection; clients have one, load generators that pipeline some tens."""
 SERVERS = 65_536
-"""Of which it is remembered that they speak."""
-
-
-class InFlight:
-    """Unanswered requests by server, address and port."""
-
-    def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
-        self._heard: set[bytes] = set()
-
-    def hear(self, server: bytes) -> None:
-        """Note that the capture holds what this server sends."""
-        if len(self._heard) < SERVERS:
-            self._heard.add(server)
-
-    def is_known(self, server: bytes) -> bool:
-        """Whether it can be told which of its requests are unanswered: not where only clients were captured."""
-        return server in self._heard
-
-    def add(self, server: bytes) -> int:
-        """Count one more; how many there were before it."""
-        before = self._counts.get(server, 0)
-        self._counts[server] = before + 1
-        return before
-
-    def remove(self, server: bytes) -> None:
-        """One is answered, or never will be."""
-        left = self._counts[server] - 1
-        if left:
-            self._counts[server] = left
-        else:
-            del self._counts[server]
+"""Of which it is remembered that the capture holds what they send."""
 
 
 class Pairs:
     """The requests of one connection that wait for their answers; also the reader of the server's bytes."""
 
     __slots__ = (
-        "_answers",
-        "_deliver",
-        "_early",
-        "_in_flight",
-        "_is_heard",
-        "_server",
-        "_waiting",
-        "held",
-        "requests",
+        *("_answers", "_deliver", "_early", "_heard", "_in_flight", "_is_heard", "_server"),
+        *("_waiting", "held", "requests"),
     )
 
     def __init__(
-        self, deliver: Callable[[HttpRequest], None], key: bytes, in_flight: InFlight
+        self,
+        deliver: Callable[[HttpRequest], None],
+        key: bytes,
+        in_flight: Counter[bytes],
+        heard: set[bytes],
     ) -> None:
-        self._deliver, self._in_flight = deliver, in_flight
+        self._deliver, self._in_flight, self._heard = deliver, in_flight, heard
+        """Of all connections: unanswered requests by server, address and port; servers that speak."""
         address = (len(key) - 4) // 2
         self._server = key[address : 2 * address] + key[-2:]
         self.requests: Requests
@@ -472,7 +424,8 @@ class Pairs:
 
     def asked(self, request: HttpRequest) -> None:
         """A request is whole, or as whole as it will be."""
-        request.in_flight = self._in_flight.add(self._server)
+        request.in_flight = self._in_flight[self._server]
+        self._in_flight[self._server] += 1
         self._waiting.append(request)
         self.held += ANSWER_BYTES + (len(request.body) if request.body else 0)
         if len(self._waiting) > PIPELINED:
@@ -494,8 +447,10 @@ class Pairs:
 
     def _release(self) -> None:
         request = self._waiting.popleft()
-        self._in_flight.remove(self._server)
-        if not self._in_flight.is_known(self._server):
+        self._in_flight[self._server] -= 1
+        if not self._in_flight[self._server]:
+            del self._in_flight[self._server]
+        if self._server not in self._heard:  # only clients were captured: nobody knows
             request.in_flight = None
         self.held -= ANSWER_BYTES + (len(request.body) if request.body else 0)
         self._deliver(request)
@@ -527,7 +482,8 @@ class Pairs:
     def begin(self) -> None:
         """The server speaks, be it only to take the connection."""
         self._is_heard = True
-        self._in_flight.hear(self._server)
+        if len(self._heard) < SERVERS:
+            self._heard.add(self._server)
 
     @property
     def between(self) -> bool:

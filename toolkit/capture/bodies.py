@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
 
 from toolkit.capture.records import HttpAnswer, HttpRequest
 from toolkit.protocol.cache_status import says_hit
@@ -19,6 +18,7 @@ ENTRY_BYTES = 2048
 """What a remembered body costs beside its own bytes, its blocks and its text."""
 MOST_OF_ALL = 8
 """A body that would take more than this part of the memory is read each time it comes."""
+NO_ANSWER = HttpAnswer()
 
 
 class Bodies:
@@ -34,14 +34,13 @@ class Bodies:
         self._store_prompts = store_prompts
         self._client = client
         self._limit = remember_bytes
-        self._known: OrderedDict[tuple[str | None, bytes], Asked] = OrderedDict()
-        """By path and body, the longest unused first."""
+        self._known: OrderedDict[tuple[str | None, bytes], tuple[Asked, int]] = OrderedDict()
+        """By path and body, with the bytes that it takes; the longest unused first."""
         self._held = 0
 
     def seen(self, request: HttpRequest) -> Seen:
         """What one request was, its answer included where answers are followed."""
-        answer = request.answer
-        told = {} if answer is None else _answered(answer, request.ts_last)
+        answer, sent_at = request.answer or NO_ANSWER, request.ts_last
         return Seen(
             ts=request.ts,
             took_ms=(request.ts_last - request.ts) * 1e3,
@@ -53,67 +52,44 @@ class Bodies:
             damaged=request.damaged,
             problem=request.problem,
             in_flight=request.in_flight,
-            **told,
+            status=answer.status,
+            ttft_ms=_after(sent_at, answer.token_at),
+            latency_ms=_after(sent_at, answer.last_at if answer.complete else None),
+            prompt_tokens=answer.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
+            output_tokens=answer.output_tokens,
+            finish_reason=answer.finish_reason,
+            cache=_cache(answer.cache_status),
         )
 
     def _asked(self, request: HttpRequest) -> Asked | None:
-        body = request.body
+        body, path = request.body, request.path
         if request.damaged:
             return None
         if not body:
-            return _unread(request)
-        key = (request.path, body)
-        known = self._known.get(key)
+            if request.body_hash is None:
+                return None
+            # longer than the limit, or not decoded: its hash and length
+            key = request.body_hash.hex()
+            return Asked(exact_key=key, problem=request.problem, body_bytes=request.body_bytes)
+        known = self._known.get((path, body))
         if known is not None:
-            self._known.move_to_end(key)
-            return known
-        read = asked(body, path=request.path, keep_text=self._store_prompts)
-        self._remember(key, read)
+            self._known.move_to_end((path, body))
+            return known[0]
+        read = asked(body, path=path, keep_text=self._store_prompts)
+        chars = len(path or "") + len(read.prompt_text or "") + sum(map(len, read.options))
+        # a character takes up to four bytes
+        cost = ENTRY_BYTES + len(body) + len(read.prompt_blocks) + 4 * chars
+        if cost * MOST_OF_ALL <= self._limit:
+            self._known[path, body] = read, cost
+            self._held += cost
+            while self._held > self._limit:
+                self._held -= self._known.popitem(last=False)[1][1]
         return read
-
-    def _remember(self, key: tuple[str | None, bytes], read: Asked) -> None:
-        cost = _cost(key, read)
-        if cost * MOST_OF_ALL > self._limit:
-            return
-        self._known[key] = read
-        self._held += cost
-        while self._held > self._limit:
-            oldest, forgotten = self._known.popitem(last=False)
-            self._held -= _cost(oldest, forgotten)
-
-
-def _cost(key: tuple[str | None, bytes], read: Asked) -> int:
-    path, body = key
-    chars = len(path or "") + len(read.prompt_text or "") + sum(map(len, read.options))
-    # a character takes up to four bytes
-    return ENTRY_BYTES + len(body) + len(read.prompt_blocks) + 4 * chars
-
-
-def _unread(request: HttpRequest) -> Asked | None:
-    """Of a body that is longer than the limit: its hash and length."""
-    if request.body_hash is None:
-        return None
-    return Asked(
-        exact_key=request.body_hash.hex(), problem=request.problem, body_bytes=request.body_bytes
-    )
-
-
-def _answered(answer: HttpAnswer, sent_at: float) -> dict[str, Any]:
-    """The fields of Seen that tell an answer; times count from the request's last byte."""
-    return {
-        "status": answer.status,
-        "ttft_ms": _after(sent_at, answer.token_at),
-        "latency_ms": _after(sent_at, answer.last_at if answer.complete else None),
-        "prompt_tokens": answer.prompt_tokens,
-        "cached_tokens": answer.cached_tokens,
-        "output_tokens": answer.output_tokens,
-        "finish_reason": answer.finish_reason,
-        "cache": _cache(answer.cache_status),
-    }
 
 
 def _after(sent_at: float, at: float | None) -> float | None:
-    """Milliseconds; None for an answer that did not wait for the request's end."""
+    """Milliseconds from a request's last byte; None for an answer that did not wait for it."""
     return None if at is None or at < sent_at else (at - sent_at) * 1e3
 
 

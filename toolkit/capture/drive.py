@@ -8,9 +8,8 @@ lies between the two is bounded by bytes; what finds no room there is counted as
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolkit.capture.bodies import Bodies
@@ -18,7 +17,7 @@ from toolkit.capture.files import Replayed, replay
 from toolkit.capture.lines import NumberedRequest
 from toolkit.capture.live import LiveCapture
 from toolkit.capture.packets import Frames
-from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
+from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.capture.tcp import Streams
 
@@ -48,26 +47,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Finish: nothing comes any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureFilter:
-    """Which packets count, and how far they are followed."""
-
-    ports: Collection[int]
-    """Of servers."""
-    follow_answers: bool = False
-    limits: MemoryBounds = field(default_factory=MemoryBounds)
-
-    def streams(self, on_request: Callable[[HttpRequest], None], losses: Losses) -> Streams:
-        """What puts the segments together."""
-        return Streams(
-            on_request,
-            ports=self.ports,
-            follow_answers=self.follow_answers,
-            limits=self.limits,
-            losses=losses,
-        )
 
 
 class Intake:
@@ -136,17 +115,17 @@ def read_files(
     intake: Intake,
     losses: Losses,
     watch: CaptureFilter,
+    told: Replayed,
     *,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
-) -> Replayed:
+) -> None:
     """Read capture files one after the other as if they were one: connections go on in the next file.
 
-    `-` is standard input. `stop` is asked several times a second. What is told of each file is told of all in one.
-    Raises ToolkitError; what was read before is in the sinks.
+    `-` is standard input. `stop` is asked several times a second. Raises ToolkitError; what was read before is in the
+    sinks, and `told` has what is to be known of it.
     """
-    told: list[Replayed] = []
-    streams = watch.streams(intake.add, losses)
+    streams = Streams(intake.add, watch, losses)
 
     def tick() -> bool:
         intake.beat()
@@ -156,24 +135,10 @@ def read_files(
         for path in paths:
             if stop():
                 break
-            one = replay(
-                path,
-                streams.segment,
-                ports=watch.ports,
-                follow_answers=watch.follow_answers,
-                losses=losses,
-                limits=watch.limits,
-                follow=follow,
-                stop=tick,
-            )
-            told.append(one)
+            replay(path, streams.segment, watch, losses, told, follow=follow, stop=tick)
     finally:
         streams.close()
         intake.hand_on()
-    ports_elsewhere = dict.fromkeys(port for one in told for port in one.http_ports)
-    return Replayed(
-        notes=tuple(note for one in told for note in one.notes), http_ports=tuple(ports_elsewhere)
-    )
 
 
 # --- live -------------------------------------------------------------------------------------------
@@ -224,15 +189,8 @@ class FrameReader(threading.Thread):
         self.error: BaseException | None = None
         self.should_stop = False
         self._engine, self._queue, self._losses = engine, queue, losses
-        self._streams = watch.streams(self._put, losses)
-        self._frames = Frames(
-            engine.link_type,
-            self._streams.segment,
-            ports=watch.ports,
-            follow_answers=watch.follow_answers,
-            losses=losses,
-            limits=watch.limits,
-        )
+        self._streams = Streams(self._put, watch, losses)
+        self._frames = Frames(engine.link_type, self._streams.segment, watch, losses)
 
     def _put(self, request: HttpRequest) -> None:
         if not self._queue.put(request):
@@ -240,8 +198,21 @@ class FrameReader(threading.Thread):
 
     def run(self) -> None:
         """Read until told to stop; an error ends it and waits in `error`."""
+        engine, frame, polled_s = self._engine, self._frames.frame, 0.0
         try:
-            self._read()
+            while not self.should_stop:
+                engine.pump(frame, PUMP_S)
+                now_s = time.monotonic()
+                if now_s - polled_s >= POLL_S:
+                    polled_s = now_s
+                    self._losses.kernel_drops = engine.drops()
+                    self._streams.expire(time.time())
+            # what came before the end and is not handed out yet; a port that is never quiet is cut off
+            late_s = time.monotonic() + engine.lag_s
+            while (now_s := time.monotonic()) < late_s + DRAIN_S:
+                wait_s = max(0.0, min(late_s - now_s, PUMP_S))
+                if not engine.pump(frame, wait_s) and now_s >= late_s:
+                    break
         except BaseException as error:  # noqa: BLE001 (raised again in the first thread)
             self.error = error
         finally:
@@ -249,25 +220,6 @@ class FrameReader(threading.Thread):
             self._streams.close()
             self._engine.close()
             self._losses.kernel_drops = self._engine.drops()  # exact only now
-
-    def _read(self) -> None:
-        pump, frame, polled_s = self._engine.pump, self._frames.frame, 0.0
-        while not self.should_stop:
-            pump(frame, PUMP_S)
-            now_s = time.monotonic()
-            if now_s - polled_s >= POLL_S:
-                polled_s = now_s
-                self._losses.kernel_drops = self._engine.drops()
-                self._streams.expire(time.time())
-        self._drain()
-
-    def _drain(self) -> None:
-        """Read what came before the end and is not handed out yet; a port that is never quiet is cut off."""
-        late_s = time.monotonic() + self._engine.lag_s
-        while (now_s := time.monotonic()) < late_s + DRAIN_S:
-            wait_s = max(0.0, min(late_s - now_s, PUMP_S))
-            if not self._engine.pump(self._frames.frame, wait_s) and now_s >= late_s:
-                return
 
 
 def follow_live(

@@ -12,13 +12,13 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain
 
 from toolkit.capture.packets import Frames
-from toolkit.capture.records import Losses, MemoryBounds
+from toolkit.capture.records import CaptureFilter, Losses
 from toolkit.errors import ToolkitError, reason_of
 
 BLOCK_BYTES = 1 << 17
@@ -27,30 +27,28 @@ _PIPE = "standard input"
 _SILENT_S = 0.2
 """How often a silent source asks whether to stop."""
 _GZIP = b"\x1f\x8b"
-_NORMAL = MemoryBounds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Replayed:
-    """What a person should know of a capture that was read to its end."""
+    """What a person should know of the files that were read."""
 
-    notes: tuple[str, ...] = ()
-    """Full sentences without a stop: how the file ends, what of it is not read."""
-    http_ports: tuple[int, ...] = ()
-    """Where nothing was on the ports watched: ports that HTTP requests went to instead, the busiest first."""
+    notes: list[str] = field(default_factory=list)
+    """Full sentences without a stop: how a file ends, what of it is not read."""
+    http_ports: list[int] = field(default_factory=list)
+    """Where nothing was on the ports watched: ports that HTTP requests went to instead, the busiest of a file first."""
 
 
 def replay(
     path: str,
     segment: Callable[..., None],
-    *,
-    ports: Collection[int],
-    follow_answers: bool,
+    watch: CaptureFilter,
     losses: Losses,
-    limits: MemoryBounds = _NORMAL,
+    told: Replayed,
+    *,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
-) -> Replayed:
+) -> None:
     """Hand every TCP segment of a capture on the ports to `segment` (Streams.segment); `-` is standard input.
 
     `follow`: a file that ends still grows; only `stop` ends it. `stop` is asked before every block, and five times a
@@ -58,7 +56,6 @@ def replay(
     handed on; a file cut in its last record is none: it is told in the notes.
     """
     name = _PIPE if path == STDIN else f"`{path}`"
-    notes: list[str] = []
     ends: list[str] = []
     all_frames: dict[int, Frames] = {}
     elsewhere = Counter[int]()
@@ -73,14 +70,7 @@ def replay(
     def frames_of(link_type: int) -> Frames:
         """One Frames for all interfaces of a link type: a packet's fragments may come in by two of them."""
         if link_type not in all_frames:
-            all_frames[link_type] = Frames(
-                link_type,
-                segment,
-                ports=ports,
-                follow_answers=follow_answers,
-                losses=losses,
-                limits=limits,
-            )
+            all_frames[link_type] = Frames(link_type, segment, watch, losses)
         return all_frames[link_type]
 
     def looked_at(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -91,28 +81,36 @@ def replay(
             if asked_to_stop():
                 return
 
-    with _opened(path, name) as descriptor:
-        raw = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, ends=ends)
-        blocks = _unzipped(raw, name, ends)
-        first = b""
-        for data in blocks:
-            first += data
-            if len(first) >= 4:
-                break
-        whole = looked_at(chain((first,), blocks))
+    descriptor = 0
+    if path != STDIN:
+        try:
+            # non-blocking: a pipe may have no writer yet
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(name, error) from None
+    try:
+        read = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, ends=ends)
+        first, blocks = _begun(read)
+        if first.startswith(_GZIP):
+            first, blocks = _begun(_gunzipped(blocks, name, ends))
         ending = None
         if first[:4] in PCAP_MAGICS:
-            ending = _read_pcap(whole, name, frames_of)
+            ending = _read_pcap(looked_at(blocks), name, frames_of)
         elif first[:4] == PCAPNG_MAGIC:
-            ending = _read_pcapng(whole, name, frames_of, losses, notes)
+            ending = _read_pcapng(looked_at(blocks), name, frames_of, losses, told.notes)
         elif not stopped or len(first) >= 4:
             raise _no_capture(name, first)
+    finally:
+        if path != STDIN:
+            os.close(descriptor)
     for frames in all_frames.values():
         frames.close()
     if ending is not None and not stopped:
-        notes.append(f"{name} was read to its end, but {ending}")
-    ports_elsewhere = elsewhere.most_common() if losses.segments == segments_before else []
-    return Replayed(notes=(*notes, *ends), http_ports=tuple(port for port, _ in ports_elsewhere))
+        told.notes.append(f"{name} was read to its end, but {ending}")
+    told.notes += ends
+    if losses.segments == segments_before:
+        ports = [port for port, _ in elsewhere.most_common()]
+        told.http_ports += [port for port in ports if port not in told.http_ports]
 
 
 # --- pcap -------------------------------------------------------------------------------------------
@@ -387,18 +385,15 @@ def _no_capture(name: str, first: bytes) -> ToolkitError:
 # --- bytes of a file ---------------------------------------------------------------------------------
 
 
-def _unzipped(blocks: Iterator[bytes], name: str, ends: list[str]) -> Iterator[bytes]:
-    """The blocks as they are, or what their gz data hold; what is wrong with their end goes to `ends`."""
+def _begun(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """The first bytes, enough to know a file by, where there are so many; and all of them."""
+    rest = iter(blocks)
     first = b""
-    for data in blocks:
+    for data in rest:
         first += data
-        if len(first) >= len(_GZIP):
+        if len(first) >= len(PCAPNG_MAGIC):
             break
-    if first.startswith(_GZIP):
-        yield from _gunzipped(chain((first,), blocks), name, ends)
-    elif first:
-        yield first
-        yield from blocks
+    return first, chain((first,), rest)
 
 
 def _gunzipped(blocks: Iterable[bytes], name: str, ends: list[str]) -> Iterator[bytes]:
@@ -414,7 +409,10 @@ def _gunzipped(blocks: Iterable[bytes], name: str, ends: list[str]) -> Iterator[
                 if members and not held:
                     ends.append(f"{name} holds more after its gz data, which was not read")
                     return
-                yield from _good_part(before, data)
+                # an unpacking that fails gives nothing: once more byte by byte, for what stands before the damage
+                with suppress(zlib.error):
+                    for place in range(len(data)):
+                        yield before.decompress(data[place : place + 1])
                 raise _damaged(name, f"its gz data cannot be unpacked: {error}") from None
             held += len(plain)
             if plain:
@@ -428,36 +426,6 @@ def _gunzipped(blocks: Iterable[bytes], name: str, ends: list[str]) -> Iterator[
                 break
     if held:
         ends.append(f"{name} was read to its end, but its gz data are cut off")
-
-
-def _good_part(member: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
-    """What can be unpacked before the damage: an unpacking that fails gives nothing, so byte by byte."""
-    try:
-        for place in range(len(data)):
-            plain = member.decompress(data[place : place + 1])
-            if plain:
-                yield plain
-    except zlib.error:
-        return
-
-
-@contextmanager
-def _opened(path: str, name: str) -> Iterator[int]:
-    """A descriptor of the file; of a pipe without a writer yet, too."""
-    if path == STDIN:
-        if os.isatty(0):
-            hint = "Pipe a capture into it: `tcpdump -i any -s 0 -U -w - tcp | toolkit capture -`"
-            raise ToolkitError("standard input is a terminal", hint)
-        yield 0
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise _unreadable(name, error) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _blocks(
@@ -485,29 +453,21 @@ def _blocks(
                 yield data
             elif not grows:
                 return
-            elif _is_gone(descriptor, path):
-                ends.append(
-                    f"{name} was replaced or cut short while it was read; what it held before was read"
-                )
-                return
             else:
+                now = os.fstat(descriptor)
+                is_gone = now.st_size < os.lseek(descriptor, 0, os.SEEK_CUR)
+                try:
+                    is_gone = is_gone or not os.path.samestat(os.stat(path), now)  # noqa: PTH116
+                except FileNotFoundError:
+                    is_gone = True
+                if is_gone:
+                    ends.append(
+                        f"{name} was replaced or cut short while it was read; what it held before was read"
+                    )
+                    return
                 time.sleep(_SILENT_S)
     except OSError as error:
         raise _unreadable(name, error) from None
-
-
-def _is_gone(descriptor: int, path: str) -> bool:
-    """Whether a file that was read to its end will not grow: it is shorter now, or its name is another file's."""
-    now = os.fstat(descriptor)
-    if now.st_size < os.lseek(descriptor, 0, os.SEEK_CUR):
-        return True
-    if path == STDIN:
-        return False
-    try:
-        named = os.stat(path)  # noqa: PTH116 (a path as given, `-` among them)
-    except FileNotFoundError:
-        return True
-    return (named.st_dev, named.st_ino) != (now.st_dev, now.st_ino)
 
 
 def _unreadable(name: str, error: OSError) -> ToolkitError:

@@ -31,8 +31,8 @@ HELLO = re.compile(rb"\x16(?:\Z|\x03(?:\Z|[\x00-\x04]))")
 RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04][\x00-\x48]", re.DOTALL)
 """A TLS record of at most 18 KiB: what a segment may begin with where the capture began in the middle."""
 
-OPEN, RESYNC, SKIP, IGNORE = range(4)
-"""At or in a message; waiting for a segment that begins with one; in a body with a hole; not HTTP/1 at all."""
+OPEN, RESYNC, IGNORE = range(3)
+"""At or in a message; waiting for a segment that begins with one; not HTTP/1 at all."""
 
 FRAMING_BYTES = 16 * 1024
 """Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
@@ -55,9 +55,8 @@ class Requests:
     """
 
     __slots__ = (
-        *("_beheaded", "_began_at", "_deliver", "_fed", "_framing", "_head", "_hurt", "_key"),
-        *("_last_at", "_losses", "_lost", "_message", "_mode", "_read", "_silent", "_skip"),
-        *("held", "limits"),
+        *("_beheaded", "_began_at", "_deliver", "_fed", "_framing", "_head", "_key", "_last_at"),
+        *("_losses", "_message", "_mode", "_read", "_silent", "held", "limits"),
     )
 
     def __init__(
@@ -77,10 +76,6 @@ class Requests:
         self._fed = 0
         """Bytes of the head that the parser had before."""
         self._began_at = self._last_at = 0.0
-        self._hurt: HttpRequest | None = None
-        """The one whose body has a hole, while the rest of it goes by."""
-        self._skip = self._lost = 0
-        """Bytes of it that are still to come, and that were lost."""
         self._read = self._framing = 0
         """Of a chunked body so far, and what came since then that was none of it."""
         self._silent = True
@@ -91,7 +86,7 @@ class Requests:
     @property
     def between(self) -> bool:
         """Whether no request is unfinished."""
-        return self._message is None and self._head is None and self._hurt is None
+        return self._message is None and self._head is None
 
     def starts(self, data: bytes) -> bool:
         """Whether a segment can be read without what came before it."""
@@ -130,8 +125,6 @@ class Requests:
                 self._gather(ts, data)
         elif self._mode == RESYNC:
             self._resync(ts, data)
-        elif self._mode == SKIP:
-            self._skipped(ts, data)
 
     def _gather(self, ts: float, data: bytes) -> None:
         """Wait for the head's end: a head that comes byte by byte would cost the parser a copy for each."""
@@ -184,7 +177,7 @@ class Requests:
             # the parser is dead; a request whose head was read is damaged, anything else was none
             is_request = message.open and not message.in_head
             if is_request:
-                self._damage(message, FRAMING_BROKEN)
+                self._damage(message, _lost(message.lost) if message.lost else FRAMING_BROKEN)
             self._message = message
             self._forget(RESYNC)
             if not is_request:
@@ -263,59 +256,27 @@ class Requests:
         """Bytes are missing here; None: nobody knows how many."""
         if self._mode == IGNORE:
             return
-        if self._mode == SKIP:
-            if missing is None or missing > self._skip:
-                self._finish_hurt(_lost(None if missing is None else self._lost + missing))
-                self._mode = RESYNC
-                return
-            self._skip -= missing
-            self._lost += missing
-            if not self._skip:
-                self._finish_hurt(_lost(self._lost))
-            return
         message = self._message
         if not self.between:
             self._silent = False
         if message is not None and not message.in_head:
-            # with a Content-Length it is known where the request ends, if the hole ends before that
-            left = -1
-            if message.length is not None and not message.chunked:
-                left = message.length - message.body_bytes
-            if missing is None or missing > left:
-                self._damage(message, _lost(missing))
+            message.body = message.hashed = None
+            if missing is not None and (message.chunked or missing <= message.left):
+                # What stands for the lost bytes is framing nowhere: the parser goes on behind them, or breaks where the hole
+                # reaches beyond a chunk.
+                message.lost += missing
+                message.is_padding = True
+                self._feed(message, bytes(missing))
+                message.is_padding = False
+            else:
+                self._damage(message, _lost(None if missing is None else message.lost + missing))
                 self._forget(RESYNC)
-                return
-            self._hurt = message.request()
-            self._forget(SKIP)
-            self._lost, self._skip = missing, left - missing
-            self.held = PARSER_BYTES
-            if not self._skip:
-                self._finish_hurt(_lost(missing))
             return
         if self._head is not None:
             self._hurt_head(_lost(missing))
         elif self._mode == OPEN:
             self._beheaded = _lost(missing)
         self._forget(RESYNC)
-
-    def _skipped(self, ts: float, data: bytes) -> None:
-        request = self._hurt
-        assert request is not None
-        request.ts_last = max(ts, request.ts_last)
-        taken = min(len(data), self._skip)
-        self._skip -= taken
-        request.body_bytes += taken
-        if not self._skip:
-            self._finish_hurt(_lost(self._lost))
-            if taken < len(data):
-                self.data(ts, data[taken:])
-
-    def _finish_hurt(self, problem: str) -> None:
-        request, self._hurt = self._hurt, None
-        assert request is not None
-        self._mode = OPEN
-        self.held = 0
-        self._deliver(_damaged(request, problem))
 
     def _hurt_head(self, problem: str) -> None:
         """A request of which not even the head is whole; its first line may be."""
@@ -337,10 +298,8 @@ class Requests:
     def end(self, why: str) -> None:
         """Nothing more comes; an unfinished request is damaged, for the reason given."""
         message = self._message
-        if self._hurt is not None:
-            self._finish_hurt(f"{_lost(self._lost)}, then {why}")
-        elif message is not None and not message.in_head:
-            self._damage(message, why)
+        if message is not None and not message.in_head:
+            self._damage(message, f"{_lost(message.lost)}, then {why}" if message.lost else why)
         elif self._head is not None:
             self._hurt_head(why)
         self._forget(IGNORE)
@@ -360,13 +319,24 @@ class _Message:
 
     __slots__ = (
         *("began_at", "body", "body_bytes", "chunked", "connection", "done", "encoding", "hashed"),
-        *("in_head", "length", "now", "open", "parser", "target", "upgrade"),
+        *(
+            "in_head",
+            "is_padding",
+            "left",
+            "length",
+            "lost",
+            "now",
+            "open",
+            "parser",
+            "target",
+            "upgrade",
+        ),
     )
 
     def __init__(self, connection: Requests, began_at: float) -> None:
         self.connection = connection
         self.now = self.began_at = began_at
-        self.open = self.in_head = False
+        self.open = self.in_head = self.is_padding = False
         self.done: list[HttpRequest] = []
         """Whole requests of the bytes just fed; an exception raised in a callback would be lost in httptools."""
         self.target = b""
@@ -381,9 +351,10 @@ class _Message:
         self.target = b""
         self.body: bytes | bytearray | None = None
         self.hashed: blake2b | None = None
-        self.body_bytes = 0
+        self.body_bytes = self.lost = 0
         self.encoding: str | None = None
         self.length: int | None = None
+        self.left = 0
 
     def on_url(self, target: bytes) -> None:
         """A piece of the target."""
@@ -411,10 +382,16 @@ class _Message:
     def on_headers_complete(self) -> None:
         """The head is over; what header comes now is a trailer."""
         self.in_head = False
+        self.left = self.length or 0
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, without the chunks' framing; beyond the limit only its hash is kept."""
+        self.left -= len(data)
+        if self.is_padding:
+            return
         self.body_bytes += len(data)
+        if self.lost:
+            return
         if self.body_bytes > self.connection.limits.body_bytes:
             if self.hashed is None:
                 self.hashed = blake2b(self.body or b"", digest_size=16)
@@ -433,7 +410,9 @@ class _Message:
             return  # httptools leaves its body out; it is read again, see `Requests._read_on`
         request = self.request()
         limit = self.connection.limits.body_bytes
-        if self.hashed is not None:
+        if self.lost:
+            _damaged(request, _lost(self.lost))
+        elif self.hashed is not None:
             request.body_hash = self.hashed.digest()
             request.problem = f"its body is longer than {limit:,} bytes"
         elif self.body is not None:

@@ -58,7 +58,16 @@ class RotatedFile:
         try:
             self._follow_the_name()
             while self._waiting:
-                self._write_some()
+                count, size = 0, self._size
+                for line in self._waiting:
+                    size += len(line)
+                    if self._is_file and size > self._rotate_bytes and size > len(line):
+                        break
+                    count += 1
+                if count:
+                    self._append(count)
+                else:
+                    self._rotate()
         except OSError as error:
             self._warn(f"`{self._path}` takes nothing: {reason_of(error)}; it is tried again")
 
@@ -73,6 +82,7 @@ class RotatedFile:
             self._number = -1
 
     def _open(self) -> None:
+        """Open the file, keep a second writer out, and begin on a new line after one that was cut by a kill."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(self._path.stat().st_mode):
@@ -82,27 +92,23 @@ class RotatedFile:
             make_private(self._path)
         number = os.open(self._path, flags, MODE)
         try:
-            self._own(number)
+            found = os.fstat(number)
+            is_file = stat.S_ISREG(found.st_mode)
+            if is_file:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if found.st_size and os.pread(number, 1, found.st_size - 1) != b"\n":
+                    os.write(number, b"\n")
+            self._size = os.fstat(number).st_size
+        except BlockingIOError as error:
+            os.close(number)
+            raise ToolkitError(
+                f"`{self._path}` is being written by another process",
+                "Give each capture a file of its own: `--jsonl FILE`",
+            ) from error
         except BaseException:
             os.close(number)
             raise
-
-    def _own(self, number: int) -> None:
-        """Keep a second writer out, and begin on a new line after one that was cut by a kill."""
-        found = os.fstat(number)
-        is_file = stat.S_ISREG(found.st_mode)
-        if is_file:
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ToolkitError(
-                    f"`{self._path}` is being written by another process",
-                    "Give each capture a file of its own: `--jsonl FILE`",
-                ) from error
-            if found.st_size and os.pread(number, 1, found.st_size - 1) != b"\n":
-                os.write(number, b"\n")
         self._number, self._is_file = number, is_file
-        self._size = os.fstat(number).st_size
 
     def _follow_the_name(self) -> None:
         """Open the file anew where somebody moved or removed it: what goes into a nameless one is lost."""
@@ -118,48 +124,40 @@ class RotatedFile:
             except ToolkitError as error:
                 raise OSError(errno.EBUSY, error.message) from error
 
-    def _write_some(self) -> None:
-        """Write as many of the waiting lines as fit into this file, at least one."""
-        count, size = 0, 0
-        for line in self._waiting:
-            if (
-                self._is_file
-                and self._size + size + len(line) > self._rotate_bytes
-                and (size or self._size)
-            ):
-                break
-            count, size = count + 1, size + len(line)
-        if not count:
-            self._rotate()
-            return
-        self._write_whole(b"".join(self._waiting[:count]))
-
-    def _write_whole(self, data: bytes) -> None:
+    def _append(self, count: int) -> None:
         """Write the first of the waiting lines; of what a full disk cuts, the whole lines stay."""
-        rest = memoryview(data)
+        data = memoryview(b"".join(self._waiting[:count]))
+        written = whole = size = 0
         try:
-            while rest:
-                rest = rest[os.write(self._number, rest) :]
+            while written < len(data):
+                written += os.write(self._number, data[written:])
         finally:
-            self._settle(len(data) - len(rest))
-
-    def _settle(self, written: int) -> None:
-        """Let go of the lines that are whole in the file, and cut off what is there of the next one."""
-        count, size = 0, 0
-        while count < len(self._waiting) and size + len(self._waiting[count]) <= written:
-            size += len(self._waiting[count])
-            count += 1
-        self._size += size
-        del self._waiting[:count]
-        self._waiting_bytes -= size
-        if written > size and self._is_file:
-            with suppress(OSError):
-                os.ftruncate(self._number, self._size)
+            while whole < count and size + len(self._waiting[whole]) <= written:
+                size += len(self._waiting[whole])
+                whole += 1
+            self._size += size
+            del self._waiting[:whole]
+            self._waiting_bytes -= size
+            if written > size and self._is_file:
+                with suppress(OSError):
+                    os.ftruncate(self._number, self._size)
 
     def _rotate(self) -> None:
         """Move FILE to FILE.1 and every older one on; the last of them goes."""
+        numbered = [f"{self._path.name}.{n}" for n in range(1, self._keep + 1)]
+        names = [self._path, *map(self._path.with_name, numbered)]
+        filled = next((n for n, name in enumerate(names) if not name.exists()), len(names))
         try:
-            self._move_on([self._path, *(self._numbered(n) for n in range(1, self._keep + 1))])
+            if filled == len(names):
+                names[-1].unlink()
+                self.removed += 1
+                filled -= 1
+                self._warn(
+                    f"`{self._path}` is rotated, and only {self._keep} old files are kept: the oldest is"
+                    " removed from now on; keep more with `--keep`"
+                )
+            for n in range(filled, 0, -1):
+                names[n - 1].rename(names[n])
         except OSError as error:
             self._rotate_bytes = sys.maxsize
             self._warn(f"`{self._path}` cannot be rotated, and grows: {reason_of(error)}")
@@ -167,24 +165,6 @@ class RotatedFile:
         os.close(self._number)
         self._number = -1
         self._follow_the_name()
-
-    def _move_on(self, names: Sequence[Path]) -> None:
-        filled = 0
-        while filled < len(names) and names[filled].exists():
-            filled += 1
-        if filled == len(names):
-            names[-1].unlink()
-            self.removed += 1
-            filled -= 1
-            self._warn(
-                f"`{self._path}` is rotated, and only {self._keep} old files are kept: the oldest is"
-                " removed from now on; keep more with `--keep`"
-            )
-        for n in range(filled, 0, -1):
-            names[n - 1].rename(names[n])
-
-    def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:

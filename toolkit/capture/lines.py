@@ -13,17 +13,6 @@ from toolkit.records import Asked, Seen
 
 PREVIEW_CHARS = 80
 NOTHING_ASKED = Asked(exact_key="", body_bytes=0)
-_OF_SEEN = (
-    "server took_ms problem status ttft_ms latency_ms prompt_tokens cached_tokens output_tokens"
-    " finish_reason in_flight"
-).split()
-KEYS = (
-    "ts client method path model stream max_tokens temperature prompt_key exact_key new"
-    " unique_so_far prompt_chars prompt_preview damaged"
-).split()
-MORE_KEYS = (
-    f"request_key {' '.join(_OF_SEEN)} body_bytes top_p n seed options messages images"
-).split()
 
 
 class NumberedRequest(NamedTuple):
@@ -42,7 +31,12 @@ def line(arrived: NumberedRequest, *, with_body: bool = False) -> bytes:
     """One object and a newline."""
     told = as_object(arrived)
     if with_body:
-        told |= _body(arrived.body)
+        told["body"] = None
+        if arrived.body is not None:
+            # what is no UTF-8 stands there in full as base64, too
+            told["body"] = arrived.body.decode(errors="replace")
+            if told["body"].encode() != arrived.body:
+                told["body_base64"] = base64.b64encode(arrived.body).decode()
     try:
         return orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
@@ -51,7 +45,7 @@ def line(arrived: NumberedRequest, *, with_body: bool = False) -> bytes:
 
 
 def as_object(arrived: NumberedRequest) -> dict[str, Any]:
-    """The object, without the body; in MORE_KEYS' order after the promised ones."""
+    """The object, without the body; the promised keys come first."""
     seen = arrived.seen
     asked = seen.asked or NOTHING_ASKED
     text = asked.prompt_text
@@ -78,7 +72,8 @@ def as_object(arrived: NumberedRequest) -> dict[str, Any]:
         "status": seen.status,
         "ttft_ms": seen.ttft_ms,
         "latency_ms": seen.latency_ms,
-        "prompt_tokens": _first(seen.prompt_tokens, asked.prompt_tokens),
+        # by the answer's usage; else by the request, where its prompt came as token ids
+        "prompt_tokens": asked.prompt_tokens if seen.prompt_tokens is None else seen.prompt_tokens,
         "cached_tokens": seen.cached_tokens,
         "output_tokens": seen.output_tokens,
         "finish_reason": seen.finish_reason,
@@ -91,19 +86,3 @@ def as_object(arrived: NumberedRequest) -> dict[str, Any]:
         "messages": asked.messages,
         "images": None if seen.asked is None else asked.images,
     }
-
-
-def _first(usage: int | None, told: int | None) -> int | None:
-    """By the answer's usage; else by the request, where its prompt came as token ids."""
-    return told if usage is None else usage
-
-
-def _body(body: bytes | None) -> dict[str, str | None]:
-    """Its text; what is no UTF-8 stands there in full as base64, too."""
-    if body is None:
-        return {"body": None}
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        whole = base64.b64encode(body).decode()
-        return {"body": body.decode(errors="replace"), "body_base64": whole}

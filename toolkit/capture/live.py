@@ -66,14 +66,9 @@ def check(iface: str, ports: Collection[int]) -> None:
     if not sys.platform.startswith("linux"):
         raise ToolkitError("live capture needs Linux", pipe_hint(iface, ports))
     if iface not in interfaces():
-        raise no_such_interface(iface)
-
-
-def no_such_interface(iface: str) -> ToolkitError:
-    """Names those that there are."""
-    return ToolkitError(
-        f"no interface `{iface}`", f"--iface takes one of: {', '.join(interfaces())}"
-    )
+        raise ToolkitError(
+            f"no interface `{iface}`", f"--iface takes one of: {', '.join(interfaces())}"
+        )
 
 
 def refusal(error: OSError, iface: str, ports: Collection[int]) -> ToolkitError:
@@ -135,9 +130,14 @@ class OutgoingFrames:
 
     def counts(self, packet: bytes, interface: str) -> bool:
         """Whether an outgoing IP packet is the copy that counts."""
-        source, request = outgoing(packet, self._ports)
-        if self._own(source, interface) and not (request and self._bridge(interface)):
-            return True
+        if packet[:1] >= b"\x60":
+            source, transport = packet[8:24], 40
+        else:
+            source, transport = packet[12:16], (packet[0] & 15) * 4 if packet else 0
+        if self._own(source, interface):
+            is_request = int.from_bytes(packet[transport + 2 : transport + 4]) in self._ports
+            if not (is_request and self._bridge(interface)):
+                return True
         self.left_out[interface] = self.left_out.get(interface, 0) + 1
         return False
 
@@ -148,15 +148,6 @@ class OutgoingFrames:
             return None
         where = ", ".join(f"{count:,} on `{name}`" for name, count in self.left_out.items())
         return f"outgoing frames not counted with `any`: {where}; --iface NAME counts them"
-
-
-def outgoing(packet: bytes, ports: frozenset[int]) -> tuple[bytes, bool]:
-    """An IP packet's source address, and whether its segment goes to a port watched."""
-    if packet[:1] >= b"\x60":
-        source, transport = packet[8:24], 40
-    else:
-        source, transport = packet[12:16], (packet[0] & 15) * 4 if packet else 0
-    return source, int.from_bytes(packet[transport + 2 : transport + 4]) in ports
 
 
 def _is_own(address: bytes, interface: str) -> bool:

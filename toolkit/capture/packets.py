@@ -5,10 +5,10 @@ It builds no object per frame, checks no checksum (offload leaves wrong ones) an
 
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from toolkit.capture.records import FIN, RST, SYN, Losses, MemoryBounds
+from toolkit.capture.records import FIN, RST, SYN, CaptureFilter, Losses, MemoryBounds
 from toolkit.errors import ToolkitError
 
 # --- link types -------------------------------------------------------------------------------------
@@ -101,10 +101,6 @@ class _Packet:
     fragments: dict[int, bytes] = field(default_factory=dict)
     seen: int = 0
 
-    @property
-    def held(self) -> int:
-        return self.seen + len(self.fragments) * FRAGMENT_BYTES
-
 
 class Fragments:
     """IP fragments -> the packets they were cut from; what waits too long or takes too much is let go and counted as lost.
@@ -136,11 +132,10 @@ class Fragments:
         packet = self._packets.setdefault(key, _Packet(ts))
         if packet.length is None and not more:
             packet.length = offset + length
-        self._held -= packet.held
         if offset not in packet.fragments and len(packet.fragments) < MOST_FRAGMENTS:
             packet.fragments[offset] = data
             packet.seen += len(data)
-        self._held += packet.held
+            self._held += len(data) + FRAGMENT_BYTES
 
         whole: bytearray | None = None
         if packet.length is not None and packet.seen >= packet.length:
@@ -153,25 +148,25 @@ class Fragments:
             if len(whole) < packet.length:
                 whole = None
             else:
-                del self._packets[key]
-                self._held -= packet.held
+                self._let_go(key)
                 self._done.append((key, bytes(whole[: packet.length])))
 
         while self._packets:
-            oldest = next(iter(self._packets.values()))
-            if self._held <= self._limits.fragments_bytes and oldest.begun_at + WAIT_S >= ts:
+            oldest, begun = next(iter(self._packets.items()))
+            if self._held <= self._limits.fragments_bytes and begun.begun_at + WAIT_S >= ts:
                 break
-            self._lose_oldest()
+            self._let_go(oldest)
+            self._losses.fragments += 1
         return None if whole is None else self._done[-1][1]
 
-    def _lose_oldest(self) -> None:
-        self._held -= self._packets.pop(next(iter(self._packets))).held
-        self._losses.fragments += 1
+    def _let_go(self, key: Hashable) -> None:
+        packet = self._packets.pop(key)
+        self._held -= packet.seen + len(packet.fragments) * FRAGMENT_BYTES
 
     def close(self) -> None:
         """The capture is over: what is still not whole never will be."""
-        while self._packets:
-            self._lose_oldest()
+        self._losses.fragments += len(self._packets)
+        self._packets.clear()
 
 
 # --- frames -----------------------------------------------------------------------------------------
@@ -192,7 +187,6 @@ _SEGMENT = struct.Struct(">4sIIBB")
 _IPV4 = struct.Struct(">HHHxB")
 _IPV6 = struct.Struct(">4xHB")
 _FRAGMENT_HEADER = struct.Struct(">BxHI")
-_NORMAL = MemoryBounds()
 
 
 def past_extensions(packet: bytes, header: int, at: int) -> tuple[int, int]:
@@ -215,18 +209,15 @@ class Frames:
         self,
         link_type: int,
         segment: Callable[..., None],
-        *,
-        ports: Collection[int],
-        follow_answers: bool,
+        watch: CaptureFilter,
         losses: Losses,
-        limits: MemoryBounds = _NORMAL,
     ) -> None:
         self._link = link(link_type)
         self._segment, self._losses = segment, losses
-        self._follow_answers = follow_answers
-        self._to = frozenset(port.to_bytes(2, "big") for port in ports)
-        self._from = self._to if follow_answers else frozenset[bytes]()
-        self._fragments = Fragments(losses=losses, limits=limits)
+        self._follow_answers = watch.follow_answers
+        self._to = frozenset(port.to_bytes(2, "big") for port in watch.ports)
+        self._from = self._to if watch.follow_answers else frozenset[bytes]()
+        self._fragments = Fragments(losses=losses, limits=watch.limits)
         self._at, place = self._link.header, self._link.protocol_at
         # an Ethernet header without tags, an IPv4 header without options, TCP: most frames, in one unpacking
         up_to_ip = f"{self._at}x0s" if place is None else f"{place}xH{self._at - place - 2}x"

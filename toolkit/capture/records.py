@@ -3,6 +3,7 @@
 It holds values only; it never reads a packet and never decides.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
@@ -30,6 +31,16 @@ class MemoryBounds:
     """A connection quiet for so long, by the packets' own clock, is over: an answer may take minutes."""
     fragments_bytes: int = 4 * 1024 * 1024
     """IP fragments that wait for their packet's others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureFilter:
+    """Which packets count, how far they are followed, and what that may take."""
+
+    ports: Collection[int]
+    """Of servers."""
+    follow_answers: bool = False
+    limits: MemoryBounds = MemoryBounds()
 
 
 @dataclass(slots=True, kw_only=True)

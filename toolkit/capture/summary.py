@@ -111,7 +111,10 @@ class RequestCounter:
     def add(self, seen: Seen) -> bool | None:
         """Count a request; tell whether its prompt is new, None where it has none or nobody knows."""
         self.requests += 1
-        self._note_time(seen.ts)
+        if self._from_ts is None or seen.ts < self._from_ts:
+            self._from_ts = seen.ts
+        if self._to_ts is None or seen.ts > self._to_ts:
+            self._to_ts = seen.ts
         if seen.client is not None:
             self._clients.add(seen.client)
         if seen.path is not None:
@@ -121,15 +124,6 @@ class RequestCounter:
         if seen.damaged:
             self.damaged += 1
             return None
-        return self._add_body(seen)
-
-    def _note_time(self, ts: float) -> None:
-        if self._from_ts is None or ts < self._from_ts:
-            self._from_ts = ts
-        if self._to_ts is None or ts > self._to_ts:
-            self._to_ts = ts
-
-    def _add_body(self, seen: Seen) -> bool | None:
         asked = seen.asked
         if asked is None or asked.prompt_key is None:
             self.unreadable += bool(asked and asked.problem) or bool(seen.problem)
@@ -283,38 +277,27 @@ TLS_ADVICE = (
 """Encrypted packets stay unreadable; in the order in which to try."""
 
 
-def advice(summary: CaptureSummary, *, is_live: bool) -> list[str]:
-    """What to do against each class of loss there was, most urgent first."""
-    found = (
-        (
-            summary.kernel_drops,
-            "kernel drops: `--buffer 256MiB` bridges longer stalls",
-        ),
-        (
-            summary.app_drops,
-            "application drops: JSON and the database did not keep up; try `--no-store --jsonl FILE`",
-        ),
-        (
-            summary.truncated,
-            "truncated frames: they were cut when they were captured; capture again with `tcpdump -s 0`",
-        ),
-        (
-            summary.encrypted if summary.requests else 0,
-            f"encrypted connections: nobody can read them here. {TLS_ADVICE.splitlines()[0]}",
-        ),
-        (
-            summary.http2,
-            "HTTP/2 connections: only HTTP/1.1 is read, which is what engines speak; capture behind the proxy",
-        ),
-        (
-            0 if summary.kernel_drops or summary.truncated else summary.gaps,
-            _ABOUT_GAPS_LIVE if is_live else _ABOUT_GAPS,
-        ),
-    )
-    return [words for count, words in found if count]
-
-
-_ABOUT_GAPS = (
+ABOUT_GAPS = (
     "gaps: bytes that the capture does not hold; connections that had begun before it are cut, too"
 )
-_ABOUT_GAPS_LIVE = f"{_ABOUT_GAPS}; so is what goes by another interface"
+ADVICE = {
+    "kernel_drops": "kernel drops: `--buffer 256MiB` bridges longer stalls",
+    "app_drops": "application drops: JSON and the database did not keep up; try `--no-store --jsonl FILE`",
+    "truncated": "truncated frames: they were cut when they were captured; capture again with `tcpdump -s 0`",
+    "encrypted": f"encrypted connections: nobody can read them here. {TLS_ADVICE.splitlines()[0]}",
+    "http2": "HTTP/2 connections: only HTTP/1.1 is read, which is what engines speak; capture behind the proxy",
+    "gaps": ABOUT_GAPS,
+}
+"""Against each class of loss, most urgent first."""
+
+
+def advice(summary: CaptureSummary, *, is_live: bool) -> list[str]:
+    """What to do against each class of loss there was, most urgent first."""
+    found = {name: words for name, words in ADVICE.items() if getattr(summary, name)}
+    if not summary.requests:
+        found.pop("encrypted", None)  # which is then the error
+    if summary.kernel_drops or summary.truncated:
+        found.pop("gaps", None)  # which follow from these
+    elif is_live and "gaps" in found:
+        found["gaps"] += "; so is what goes by another interface"
+    return list(found.values())

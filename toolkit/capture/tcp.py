@@ -5,12 +5,23 @@ memory within limits whatever comes, and never reads a clock: time is that of th
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from toolkit.capture.answers import InFlight, Pairs
+from toolkit.capture.answers import Pairs
 from toolkit.capture.http import Requests
-from toolkit.capture.records import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
+from toolkit.capture.records import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+    CaptureFilter,
+    HttpRequest,
+    Losses,
+    MemoryBounds,
+)
 
 MASK = 0xFFFFFFFF
 HALF = 0x80000000
@@ -158,7 +169,9 @@ class Direction:
             self._drain(ts)
         else:
             self._put_aside(piece)
-            self._keep_within()
+            limits = self._limits
+            while len(self.stash) > limits.stash_segments or self.stash_bytes > limits.stash_bytes:
+                self.give_up()
         self._judge()
 
     def anchor(self, start: int) -> None:
@@ -229,11 +242,6 @@ class Direction:
                 return
             start = max(upto, stash[at][1])
             at += 1
-
-    def _keep_within(self) -> None:
-        limits = self._limits
-        while len(self.stash) > limits.stash_segments or self.stash_bytes > limits.stash_bytes:
-            self.give_up()
 
     def give_up(self) -> None:
         """Wait no more for the first hole."""
@@ -319,27 +327,19 @@ class Closed(NamedTuple):
     back: tuple[Span, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Flow:
     """One connection: the client's direction and the server's, the requests and their answers."""
 
-    __slots__ = ("answers", "back", "client", "held", "key", "over", "requests", "seen_at")
-
-    def __init__(
-        self,
-        key: bytes,
-        requests: Requests,
-        client: Direction,
-        back: Direction,
-        answers: Pairs | None,
-        ts: float,
-    ) -> None:
-        self.key = key
-        """As the client's segments have it."""
-        self.requests, self.answers = requests, answers
-        self.client, self.back = client, back
-        self.seen_at = ts
-        self.held = 0
-        self.over = False
+    key: bytes
+    """As the client's segments have it."""
+    requests: Requests
+    client: Direction
+    back: Direction
+    answers: Pairs | None
+    seen_at: float
+    held: int = 0
+    over: bool = False
 
 
 class Streams:
@@ -348,18 +348,16 @@ class Streams:
     def __init__(
         self,
         on_request: Callable[[HttpRequest], None],
-        *,
-        ports: Collection[int],
-        follow_answers: bool = False,
-        limits: MemoryBounds = MemoryBounds(),  # noqa: B008 - frozen
+        watch: CaptureFilter,
         losses: Losses,
     ) -> None:
+        limits = watch.limits
         self._on_request = on_request
-        self._ports = ports
+        self._ports, self._follow_answers = watch.ports, watch.follow_answers
         self._limits, self._losses = limits, losses
         self._nowhere = Direction(Requests(on_request, bytes(12), limits, losses), limits, losses)
         """The server's direction where answers are not followed: none of it arrives."""
-        self._in_flight = InFlight() if follow_answers else None
+        self._in_flight, self._heard = Counter[bytes](), set[bytes]()
         self._flows: dict[bytes, Flow] = {}
         self._servers: dict[bytes, Flow] = {}
         """The same connections by the server's key, where answers are followed."""
@@ -426,27 +424,25 @@ class Streams:
             return
         if self._closed and self._is_late(key, segment):
             return
-        from_client = self._is_from_client(key, segment)
-        if not from_client and self._in_flight is None:
+        to_port, from_port = int.from_bytes(key[-2:], "big"), int.from_bytes(key[-4:-2], "big")
+        if not (to_port in self._ports and from_port in self._ports):
+            from_client = to_port in self._ports
+        elif flags & SYN:
+            from_client = not flags & ACK
+        else:
+            from_client = not segment.payload.startswith(b"HTTP/")
+        if not from_client and not self._follow_answers:
             return
         if len(self._flows) >= self._limits.flows:
             self._make_room()
         flow = self._open(key if from_client else reverse(key), segment.ts)
         self._unusual(flow, flow.client if from_client else flow.back, segment)
 
-    def _is_from_client(self, key: bytes, segment: Segment) -> bool:
-        to_port, from_port = int.from_bytes(key[-2:], "big"), int.from_bytes(key[-4:-2], "big")
-        if not (to_port in self._ports and from_port in self._ports):
-            return to_port in self._ports
-        if segment.flags & SYN:
-            return not segment.flags & ACK
-        return not segment.payload.startswith(b"HTTP/")
-
     def _open(self, key: bytes, ts: float) -> Flow:
         limits, losses = self._limits, self._losses
         back, pairs, deliver = self._nowhere, None, self._on_request
-        if self._in_flight is not None:
-            pairs = Pairs(self._on_request, key, self._in_flight)
+        if self._follow_answers:
+            pairs = Pairs(self._on_request, key, self._in_flight, self._heard)
             back, deliver = Direction(pairs, limits, losses), pairs.asked
         requests = Requests(deliver, key, limits, losses)
         flow = Flow(key, requests, Direction(requests, limits, losses), back, pairs, ts)
@@ -499,7 +495,14 @@ class Streams:
         if client.isn == syn.seq:
             return flow
         first = client.position(syn.seq + 1)
-        if client.isn is not None or not self._is_overtaken(flow, first, syn.ts):
+        # its own data may have come before it
+        behind = max(client.next, client.started_at) - first
+        is_overtaken = not client.placed or (
+            abs(syn.ts - client.began_at) <= CLOSED_S
+            and client.started_at >= first
+            and behind <= self._limits.stash_bytes
+        )
+        if client.isn is not None or not is_overtaken:
             client.drop_from(first)
             self._end(flow, syn.ts, "another connection took its place before it was whole")
             flow = self._open(flow.key, syn.ts)
@@ -509,22 +512,13 @@ class Streams:
             flow.client.join(syn.ts, first)
         return flow
 
-    def _is_overtaken(self, flow: Flow, first: int, ts: float) -> bool:
-        """Whether the connection's own data came before this SYN."""
-        client, limits = flow.client, self._limits
-        if not client.placed:
-            return True
-        behind = max(client.next, client.started_at) - first
-        soon = abs(ts - client.began_at) <= CLOSED_S
-        return soon and client.started_at >= first and behind <= limits.stash_bytes
-
     # --- ends and limits --------------------------------------------------------------------------
 
     def _settle(self, ts: float, flow: Flow) -> None:
         """See after anything unusual whether it is over, what waits, and what it holds."""
         client, back = flow.client, flow.back
         if client.ended:
-            if back.ended or self._in_flight is None:
+            if back.ended or not self._follow_answers:
                 self._end(flow, ts, ENDED)
             else:
                 flow.requests.end(ENDED)  # a half-closed connection still answers
@@ -570,9 +564,7 @@ class Streams:
             flow.answers.end(ts)
         self._held -= flow.held
         flow.held = 0
-        self._remember(ts, flow)
-
-    def _remember(self, ts: float, flow: Flow) -> None:
+        # what is remembered of it
         isns: tuple[int | None, ...] = (flow.client.isn,)
         client, back = flow.client.spans, flow.back.spans
         before = self._closed.pop(flow.key, None)

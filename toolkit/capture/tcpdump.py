@@ -199,23 +199,21 @@ class _Tcpdump:
         self._arrivals.poll(max(0.0, timeout_s) * 1000)
         self._listen()
 
-    def _listen(self) -> bool:
-        """Take in what it has said in words; whether it may say more."""
-        while True:
-            try:
-                said = os.read(self._words, PIPE_BYTES)
-            except BlockingIOError:
-                return True
-            if not said:
-                with contextlib.suppress(KeyError):
-                    self._arrivals.unregister(self._words)
-                return False
-            *whole, self._line = (self._line + said).split(b"\n")
-            for line in whole:
-                self._lines.append(line)
-                told = DROPPED.search(line)
-                if told:
-                    self._dropped = int(told[1])
+    def _listen(self) -> None:
+        """Take in what it has said in words by now."""
+        with contextlib.suppress(BlockingIOError):
+            while said := os.read(self._words, PIPE_BYTES):
+                self._hear(said)
+            with contextlib.suppress(KeyError):
+                self._arrivals.unregister(self._words)
+
+    def _hear(self, said: bytes) -> None:
+        *whole, self._line = (self._line + said).split(b"\n")
+        for line in whole:
+            self._lines.append(line)
+            told = DROPPED.search(line)
+            if told:
+                self._dropped = int(told[1])
 
     def _ended(self) -> ToolkitError:
         said = b"\n".join(self._lines).decode(errors="replace")
@@ -248,20 +246,14 @@ class _Tcpdump:
             return
         self._is_closed = True
         self._signal(signal.SIGTERM)
-        end = time.monotonic() + END_S
-        while self._listen() and time.monotonic() < end:
-            self._arrivals.poll(100)
-            # frames that nobody waits for any more; without that it may wait for room in the pipe and not end
-            with contextlib.suppress(BlockingIOError, KeyError):
-                if not os.read(self._frames, PIPE_BYTES):
-                    self._arrivals.unregister(self._frames)
-        self._pipes[0].close()
-        if self._has_not_ended():
+        try:
+            # frames that nobody waits for are read, too; without that it may wait for room in the pipe and not end
+            _, said = self._child.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired as late:
+            said = late.stderr or b""
             self._signal(signal.SIGKILL)
-            self._has_not_ended()
-        self._pipes[1].close()
-
-    def _has_not_ended(self) -> bool:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(END_S)
-        return self._child.poll() is None
+            for pipe in self._pipes:
+                pipe.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(END_S)
+        self._hear(said)

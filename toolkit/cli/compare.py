@@ -7,30 +7,19 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command
 from toolkit.cli.named_run import measured_hosts, run_of
 from toolkit.cli.options import database_option
 from toolkit.cli.output import print_json, say
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.units import milliseconds, rate, share
 
 if TYPE_CHECKING:
     from toolkit.tuning.compare import ComparedMetric, Comparison
 
-WORDS = {
-    "rps": "RPS",
-    "output_tokens_per_s": "output tokens/s",
-    "ttft_p50_ms": "TTFT p50",
-    "ttft_p95_ms": "TTFT p95",
-    "e2e_p50_ms": "E2E p50",
-    "e2e_p95_ms": "E2E p95",
-    "tpot_p50_ms": "TPOT p50",
-    "error_rate": "error rate",
-}
 
-
-@click.command("compare", short_help="Before and after, with confidence intervals.")
+@click.command("compare", cls=Command, short_help="Before and after, with confidence intervals.")
 @click.argument("a", metavar="A", shell_complete=suggestions.run("bench", "blast"))
 @click.argument("b", metavar="B", shell_complete=suggestions.run("bench", "blast"))
 @click.option(
@@ -54,6 +43,7 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
           two hosts under the same load
       toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5 --json
 
+    \f
     Each interval holds the true difference in 95 of 100 cases. It comes from blocks of seconds or of waves, paired where
     both runs had the same plan. What is smaller than its width a run cannot show: load for longer. A bench needs six
     waves, e.g., 48 requests at concurrency 8, and for a p95 240 answers. Runs with other plans are shown, and named as
@@ -129,6 +119,17 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
 def _print_table(found: "Comparison") -> None:
     """Both sides, a row for each metric, and a sentence of what to take home."""
     from toolkit.report.tables import Column, screen
+    from toolkit.tuning.figures import figure, meant
+
+    def change(row: "ComparedMetric", difference: float | None) -> str:
+        """A difference in per cent of A's figure; of an error rate in points, and where A's is 0 in its own unit."""
+        if difference is None:
+            return "-"
+        if meant(row.metric).is_share:
+            return f"{100 * difference:+.2f} points"
+        if not row.a:
+            return ("-" if difference < 0 else "+") + figure(row.metric, abs(difference))
+        return f"{difference / row.a:+.1%}"
 
     for letter, side in (("A", found.a), ("B", found.b)):
         click.echo(f"{letter}: {side.name} in run {side.run} ({side.verb})")
@@ -147,13 +148,11 @@ def _print_table(found: "Comparison") -> None:
     ]
     rows = [
         [
-            WORDS[row.metric],
-            _value(row.metric, row.a),
-            _value(row.metric, row.b),
-            _change(row, row.difference),
-            "-"
-            if row.low is None or row.high is None
-            else f"{_change(row, row.low)} to {_change(row, row.high)}",
+            meant(row.metric).title,
+            figure(row.metric, row.a),
+            figure(row.metric, row.b),
+            change(row, row.difference),
+            "-" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}",
             row.why or row.verdict,
         ]
         for row in found.rows
@@ -162,7 +161,7 @@ def _print_table(found: "Comparison") -> None:
 
     said = []
     for verdict in ("better", "worse"):
-        names = [WORDS[row.metric] for row in found.rows if row.verdict == verdict]
+        names = [meant(row.metric).title for row in found.rows if row.verdict == verdict]
         if names:
             said.append(f"{verdict} in {', '.join(names)}")
     told = "B is " + "; ".join(said) if said else "No difference shown"
@@ -174,20 +173,3 @@ def _print_table(found: "Comparison") -> None:
         say(f"{told}; 95 % sure each, from up to {blocks} {how}")
     else:
         say(f"{told}: too little data")
-
-
-def _value(metric: str, value: float | None) -> str:
-    if metric.endswith("_ms"):
-        return milliseconds(value)
-    return share(value) if metric == "error_rate" else rate(value)
-
-
-def _change(row: "ComparedMetric", difference: float | None) -> str:
-    """A difference in per cent of A's figure; of an error rate in points, and where A's is 0 in its own unit."""
-    if difference is None:
-        return "-"
-    if row.metric == "error_rate":
-        return f"{100 * difference:+.2f} points"
-    if not row.a:
-        return ("-" if difference < 0 else "+") + _value(row.metric, abs(difference))
-    return f"{difference / row.a:+.1%}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
+from toolkit.cli.help_page import Command
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -50,7 +51,9 @@ DOWN_SHARE = 1 / 6
 """Of the blast the switcher is down for."""
 
 
-@click.command("demo", short_help="The whole job in small, on this machine, without a GPU.")
+@click.command(
+    "demo", cls=Command, short_help="The whole job in small, on this machine, without a GPU."
+)
 @click.option(
     "--seconds",
     type=click.IntRange(LEAST_SECONDS, MOST_SECONDS),

@@ -5,10 +5,11 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.output import print_json
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from toolkit.serving.flags import Flags, Value
 
 KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
+ONLY_FOR = {
+    "toolkit_image": ("compose", "k8s"),
+    "gpus_per_node": ("k8s",),
+    "replicas": ("k8s",),
+    "prometheus": ("k8s",),
+}
+"""Options of a kind, as its `kit` takes them."""
 
 
-@click.command("deploy", short_help="Write the files that run a stack elsewhere.")
+@click.command("deploy", cls=Command, short_help="Write the files that run a stack elsewhere.")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("stack", metavar="STACK.toml", type=click.Path(path_type=Path))
 @click.option(
@@ -37,25 +45,25 @@ KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
     show_default=True,
     help="Where clients are taken; 0.0.0.0 is everywhere.",
 )
-@click.option("--image", help="vLLM's container image.  [default: the version that was tested]")
-@click.option(
+@advanced("--image", help="vLLM's container image.  [default: the version that was tested]")
+@advanced(
     "--toolkit-image",
     metavar="IMAGE",
     help="compose, k8s: the toolkit's own image.  [default: llm-serving-toolkit:latest]",
 )
-@click.option(
+@advanced(
     "--gpus-per-node",
     type=click.IntRange(1),
     metavar="N",
     help="k8s: what a node has; an engine that takes more spans several nodes.",
 )
-@click.option(
+@advanced(
     "--replicas",
     type=click.IntRange(1),
     metavar="N",
     help="k8s: most of each engine, once scaling is applied.  [default: 4]",
 )
-@click.option("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
+@advanced("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
 @click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
 def command(
@@ -65,12 +73,9 @@ def command(
     out: Path,
     listen: str,
     image: str | None,
-    toolkit_image: str | None,
-    gpus_per_node: int | None,
-    replicas: int | None,
-    prometheus: str | None,
     force: bool,
     as_json: bool,
+    **of_kind: Any,
 ) -> None:
     """Write the files that run a stack on other machines, from the stack file that `toolkit serve` reads.
 
@@ -85,6 +90,8 @@ def command(
     \b
       toolkit deploy systemd stack.toml --out deploy/systemd
       toolkit deploy nginx stack.toml --out deploy/nginx --listen 0.0.0.0
+    \f
+    \b
       toolkit deploy compose stack.toml --out deploy/compose
       toolkit deploy k8s stack.toml --out deploy/k8s --gpus-per-node 8
 
@@ -92,18 +99,11 @@ def command(
     to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
     was changed by hand is not replaced.
     """
-    only = {
-        "toolkit_image": (toolkit_image, ("compose", "k8s")),
-        "gpus_per_node": (gpus_per_node, ("k8s",)),
-        "replicas": (replicas, ("k8s",)),
-        "prometheus": (prometheus, ("k8s",)),
-    }
-    told = {name: value for name, (value, _) in only.items() if value is not None}
+    told = {name: value for name, value in of_kind.items() if value is not None}
     for name in told:
-        _, kinds = only[name]
-        if kind not in kinds:
+        if kind not in ONLY_FOR[name]:
             option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} is for {' and '.join(kinds)}, not {kind}")
+            raise click.UsageError(f"{option} is for {' and '.join(ONLY_FOR[name])}, not {kind}")
 
     from toolkit.cli.catalog import table
     from toolkit.cli.stack_read import preset_flags, stack_text

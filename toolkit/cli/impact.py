@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.named_run import blast_of
 from toolkit.cli.options import DURATION, MOMENT, database_option
 from toolkit.cli.output import print_json, say, writing
@@ -20,15 +21,15 @@ LONGEST_S = 86_400
 """Of a downtime or a window: the series has a row for each second."""
 
 
-@click.command("impact", short_help="What a restart costs in the window, and when it pays.")
+@click.command(
+    "impact", cls=Command, short_help="What a restart costs in the window, and when it pays."
+)
 @click.option("--downtime", type=DURATION, help="How long it answers nothing.")
 @click.option(
     "--window", type=DURATION, default="15m", show_default=True, help="That the board looks back."
 )
 @click.option("--rps", type=float, help=f"Answered a second before it.  [default: {RPS:g}]")
-@click.option(
-    "--error-rps", type=float, help="Failing a second while it is down.  [default: as --rps]"
-)
+@advanced("--error-rps", type=float, help="Failing a second while it is down.  [default: as --rps]")
 @click.option(
     "--gain", type=float, help=f"Answered a second after it / before it.  [default: {GAIN:g}]"
 )
@@ -42,8 +43,8 @@ LONGEST_S = 86_400
 @click.option(
     "--host", metavar="NAME", shell_complete=suggestions.host, help="Whose outage, in a run."
 )
-@click.option("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
-@click.option(
+@advanced("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
+@advanced(
     "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -81,6 +82,7 @@ def command(
       toolkit impact --host alice   the worst outage of the newest blast
       toolkit impact --run 4f0c9a2b7d1e --host alice --at 14:32 --json
 
+    \f
     Clients that are refused at once fail faster than answers come; clients that wait fail slower. Five minutes down that
     a window of 15 minutes shows as 21% errors are an --error-rps of 0.53 times --rps: 300 s x 0.53 of 300 s x 0.53 + 600
     s x 1.

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command
 from toolkit.cli.named_run import run_of
 from toolkit.cli.options import MOMENT, database_option
 from toolkit.cli.output import say
@@ -17,7 +18,7 @@ SLACK_S = 1.0
 """A moment further ahead than this is a slip."""
 
 
-@click.command("mark", short_help="Write down what somebody did to a host.")
+@click.command("mark", cls=Command, short_help="Write down what somebody did to a host.")
 @click.argument("words", nargs=-1, metavar="HOST TEXT", shell_complete=suggestions.host)
 @click.option("--all", "everyone", is_flag=True, help="It concerns all hosts; leave HOST out.")
 @click.option(

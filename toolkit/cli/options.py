@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import advanced
 from toolkit.cli.places import DATABASE
 from toolkit.units import bytes_of, seconds_of
 
@@ -24,142 +25,89 @@ HIGHEST_PRICE = 1e9
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", re.ASCII)
 _AGO = re.compile(r"(.+?)\s+ago")
+T = TypeVar("T")
 
 
-class Duration(click.ParamType[float]):
-    """A positive time with its unit; the value is in seconds."""
+class Written(click.ParamType[T]):
+    """A value as people write it: `read` gives it, or None for what is none, and `wrong` says so with examples."""
 
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Read `1h30m` as 5400.0; a bare number is refused, for nobody knows its unit."""
-        if isinstance(value, float):
-            return value
-        seconds = seconds_of(str(value))
-        if not seconds:
-            self.fail(
-                f"`{value}` is no duration; write e.g. `500ms`, `90s`, `15m` or `2h`", param, ctx
-            )
-        return seconds
-
-
-class Size(click.ParamType[int]):
-    """A positive amount of memory with its unit; the value is in bytes."""
-
-    name = "size"
+    def __init__(self, name: str, read: Callable[[str], T | None], wrong: str) -> None:
+        self.name, self._read, self._wrong = name, read, wrong
 
     def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Read `8GiB` as 8589934592 and `8GB` as 8000000000."""
-        if isinstance(value, int):
+        self, value: str | T, param: click.Parameter | None, ctx: click.Context | None
+    ) -> T:
+        """Read a word; what is a value already stays."""
+        if not isinstance(value, str):
             return value
-        size = bytes_of(str(value))
-        if not size:
-            self.fail(f"`{value}` is no size; write e.g. `512MiB` or `8GiB`", param, ctx)
-        return size
+        found = self._read(value.strip())
+        if found is None:
+            self.fail(f"`{value}` {self._wrong}", param, ctx)
+        return found
 
 
-DURATION = Duration()
-SIZE = Size()
-
-
-class Levels(click.ParamType[tuple[int, ...]]):
-    """Concurrencies of a sweep: `1,2,4,8`."""
-
-    name = "levels"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Read whole numbers between commas; whether they rise is the plan's to say."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts):
-            self.fail(f"`{value}` is no list of numbers; write e.g. `1,2,4,8`", param, ctx)
-        return tuple(int(part) for part in parts)
-
-
-class Price(click.ParamType[tuple[float, float]]):
-    """What a million tokens cost: of prompts and of answers, or one price for both."""
-
-    name = "price"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, float]:
-        """Read `0.15/0.60`, or `0.60` for both."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            words = [float(word) for word in str(value).split("/")]
-        except ValueError:
-            words = []
-        if len(words) not in (1, 2) or not all(0 <= word <= HIGHEST_PRICE for word in words):
-            self.fail(
-                f"`{value}` is no price; write what a million tokens cost, e.g. `0.60`, or `0.15/0.60` for prompt/answer",
-                param,
-                ctx,
-            )
-        return words[0], words[-1]
-
-
-class MomentParam(click.ParamType[float]):
-    """A moment by this machine's clock and time zone; the value is in seconds since 1970."""
-
-    name = "time"
-
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Read `14:32` as the last time that a clock here showed it; a bare `5m` is refused."""
-        if isinstance(value, float):
-            return value
-        seconds = _seconds(str(value).strip(), self._now())
-        if seconds is None or not 0 <= seconds < math.inf:
-            self.fail(
-                f"`{value}` is no time; write e.g. `14:32`, `14:32:10`, `5m ago` or "
-                "`2026-11-21T14:32:10`",
-                param,
-                ctx,
-            )
-        return seconds
-
-
-def _seconds(text: str, now: float) -> float | None:
-    """Seconds since 1970; None when it is no moment."""
-    if text == "now":
-        return now
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago:
-            return now - DURATION.convert(ago[1], None, None)
-        clock = _CLOCK.fullmatch(text)
-        if clock:
-            return _last(now, *(int(part or 0) for part in clock.groups()))
-        return datetime.fromisoformat(text).timestamp()  # without a zone it is this machine's
-    except (ValueError, OverflowError, click.BadParameter):
+def levels_of(text: str) -> tuple[int, ...] | None:
+    """Whole numbers between commas; whether they rise is the plan's to say."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts):
         return None
+    return tuple(int(part) for part in parts)
 
 
-def _last(now: float, hour: int, minute: int, second: int) -> float:
-    """Today's, or yesterday's where today's is still to come. Raises ValueError for 25:00."""
-    # without a zone while the hand is set: an offset taken now would be wrong on the day the clocks change
-    today = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
-    wanted = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
-    day = timedelta(days=1) if wanted.timestamp() > now else timedelta()
-    return (wanted - day).timestamp()
+def price_of(text: str) -> tuple[float, float] | None:
+    """What a million tokens of prompts and of answers cost; one price is for both."""
+    try:
+        words = [float(word) for word in text.split("/")]
+    except ValueError:
+        return None
+    is_price = len(words) in (1, 2) and all(0 <= word <= HIGHEST_PRICE for word in words)
+    return (words[0], words[-1]) if is_price else None
 
 
-MOMENT = MomentParam()
+def moment_of(text: str, now: float) -> float | None:
+    """Seconds since 1970, by this machine's time zone; `14:32` is the last time that a clock here showed it."""
+    try:
+        if text == "now":
+            return now
+        if ago := _AGO.fullmatch(text):
+            seconds = seconds_of(ago[1])
+            at = now - seconds if seconds else math.nan
+        elif clock := _CLOCK.fullmatch(text):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            # without a zone while the hand is set: an offset taken now would be wrong on the day the clocks change
+            today = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
+            wanted = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            # yesterday's where today's is still to come
+            at = (wanted - timedelta(days=wanted.timestamp() > now)).timestamp()
+        else:
+            at = datetime.fromisoformat(text).timestamp()  # without a zone it is this machine's
+    except (ValueError, OverflowError):
+        return None
+    return at if 0 <= at < math.inf else None
 
-database_option = click.option(
+
+DURATION = Written(
+    "duration",
+    # a bare number is refused, for nobody knows its unit
+    lambda text: seconds_of(text) or None,
+    "is no duration; write e.g. `500ms`, `90s`, `15m` or `2h`",
+)
+SIZE = Written(
+    "size", lambda text: bytes_of(text) or None, "is no size; write e.g. `512MiB` or `8GiB`"
+)
+LEVELS = Written("levels", levels_of, "is no list of numbers; write e.g. `1,2,4,8`")
+PRICE = Written(
+    "price",
+    price_of,
+    "is no price; write what a million tokens cost, e.g. `0.60`, or `0.15/0.60` for prompt/answer",
+)
+MOMENT = Written(
+    "time",
+    lambda text: moment_of(text, time.time()),
+    "is no time; write e.g. `14:32`, `14:32:10`, `5m ago` or `2026-11-21T14:32:10`",
+)
+
+database_option = advanced(
     "--db",
     "database",
     envvar="TOOLKIT_DB",
@@ -173,11 +121,11 @@ database_option = click.option(
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--insecure` and `--ca`."""
-    trust = click.option(
+    trust = advanced(
         "--ca",
         metavar="FILE",
         shell_complete=suggestions.file,
         help="Trust the certificates in this file, too.",
     )
-    accept = click.option("--insecure", is_flag=True, help="Accept any TLS certificate.")
+    accept = advanced("--insecure", is_flag=True, help="Accept any TLS certificate.")
     return accept(trust(command))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import SIZE
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
@@ -15,7 +16,7 @@ from toolkit.units import counted
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command("preflight", short_help="Say whether this machine is fit to serve.")
+@click.command("preflight", cls=Command, short_help="Say whether this machine is fit to serve.")
 @click.option(
     "--model",
     metavar="MODEL",
@@ -31,7 +32,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     show_default=True,
     help="To be listened on; may be repeated.",
 )
-@click.option(
+@advanced(
     "--host",
     metavar="ADDRESS",
     default="0.0.0.0",  # noqa: S104 (asked about, not bound)
@@ -47,14 +48,14 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     metavar="N",
     help="Clients at the same time.",
 )
-@click.option("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
-@click.option(
+@advanced("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
+@advanced(
     "--quantization",
     metavar="NAME",
     shell_complete=suggestions.quantization,
     help="As in `toolkit plan`: fp8, awq ...",
 )
-@click.option(
+@advanced(
     "-tp",
     "--tensor-parallel-size",
     "--tp",
@@ -64,12 +65,12 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     show_default=True,
     help="GPUs that share the weights.",
 )
-@click.option(
+@advanced(
     "--disk",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where models go.  [default: HF's cache]",
 )
-@click.option(
+@advanced(
     "--vllm",
     metavar="COMMAND",
     default="vllm",
@@ -105,6 +106,8 @@ def command(
       toolkit preflight
       toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 \\
           --users 500
+    \f
+    \b
       toolkit preflight --model ./my-model --cpu
       toolkit preflight --model Qwen2.5-7B --quantization fp8 -tp 2
       toolkit preflight --fix

@@ -14,8 +14,9 @@ import click
 from click.core import ParameterSource
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Group
 from toolkit.cli.named_run import run_of
-from toolkit.cli.options import database_option
+from toolkit.cli.options import Written, database_option
 from toolkit.cli.output import json_line, print_json
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
@@ -40,6 +41,7 @@ LIVE_S = 60.0
 
 @click.group(
     "runs",
+    cls=Group,
     short_help="List, export, merge and prune what was measured.",
     invoke_without_command=True,
 )
@@ -406,24 +408,14 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
 Kept = tuple[Literal["runs", "seconds", "bytes"], float]
 
 
-class Keep(click.ParamType[Kept]):
-    """What to keep: so many runs, those of so long, or those that fit so many bytes."""
-
-    name = "keep"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Kept:
-        """Read `5`, `7d` or `2GB`."""
-        text = str(value).strip()
-        if text.isascii() and text.isdecimal() and len(text) < 9:
-            return "runs", float(text)
-        seconds, size = seconds_of(text), bytes_of(text)
-        if seconds:
-            return "seconds", seconds
-        if size:
-            return "bytes", float(size)
-        return self.fail(f"`{value}` is no amount; write e.g. `5` runs, `7d` or `2GB`", param, ctx)
+def kept(text: str) -> Kept | None:
+    """So many runs, those of so long, or those that fit so many bytes: `5`, `7d` or `2GB`."""
+    if text.isascii() and text.isdecimal() and len(text) < 9:
+        return "runs", float(text)
+    if seconds := seconds_of(text):
+        return "seconds", seconds
+    size = bytes_of(text)
+    return ("bytes", float(size)) if size else None
 
 
 def is_terminal() -> bool:
@@ -434,7 +426,7 @@ def is_terminal() -> bool:
 @command.command("prune", short_help="Forget the oldest runs, and give their room back.")
 @click.option(
     "--keep",
-    type=Keep(),
+    type=Written("keep", kept, "is no amount; write e.g. `5` runs, `7d` or `2GB`"),
     required=True,
     metavar="5|7d|2GB",
     help="Keep the newest so many runs, those begun within so long, or as many as fit.",

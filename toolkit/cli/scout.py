@@ -12,6 +12,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
 from toolkit.cli.options import DURATION, database_option, tls_options
 from toolkit.errors import ToolkitError
@@ -36,9 +37,11 @@ REDRAW_SHARE = 0.1
 read, and 100 hosts every 2 s would be 50 tables a second."""
 
 
-@click.command("scout", short_help="Look at every host: what it is, how full, what changed.")
+@click.command(
+    "scout", cls=Command, short_help="Look at every host: what it is, how full, what changed."
+)
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
-@click.option(
+@advanced(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one host."
 )
 @click.option("--interval", type=DURATION, help="Look twice, this far apart, and show true rates.")
@@ -47,7 +50,7 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
     is_flag=True,
     help="Look again every interval (2s), show a live table, store each look.",
 )
-@click.option(
+@advanced(
     "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
 )
 @click.option(
@@ -62,7 +65,7 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
     "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."
 )
 @tls_options
-@click.option("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
+@advanced("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
 def command(
     *,
     hosts: tuple[str, ...],
@@ -90,6 +93,7 @@ def command(
       toolkit scout hosts.txt --watch   a live table, every look stored
       toolkit scout --history alice     how a host changed
 
+    \f
     Exits with 1 when no host is up; one that is down is a row with its reason. 130: interrupted.
     """
     if verbose:
@@ -168,8 +172,7 @@ def _show_history(name: str, database: Path, *, as_json: bool) -> None:
     """How one host changed: all its sightings as JSON, or a row for each stretch without a change."""
     from toolkit.cli.output import print_json
     from toolkit.report.tables import Column, screen
-    from toolkit.scout.findings import clock_time
-    from toolkit.scout.history import chapters
+    from toolkit.scout.findings import chapters, clock_time
     from toolkit.store import Store
     from toolkit.units import whole
 

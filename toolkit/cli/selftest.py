@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
+from toolkit.cli.help_page import Command
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
-from toolkit.cli.options import DURATION, Levels
+from toolkit.cli.options import DURATION, LEVELS
 from toolkit.cli.output import print_json
 from toolkit.units import DASH, latency, percent
 
@@ -24,10 +25,10 @@ LEGEND = (
 )
 
 
-@click.command("selftest", short_help="Prove that the bench's clock is right here.")
+@click.command("selftest", cls=Command, short_help="Prove that the bench's clock is right here.")
 @click.option(
     "--streams",
-    type=Levels(),
+    type=LEVELS,
     default="1,10,100,500",
     show_default=True,
     metavar="1,10,...",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, Group, advanced
 from toolkit.cli.options import DURATION
 from toolkit.errors import ToolkitError, reason_of
 
@@ -51,17 +52,21 @@ FLEET_HELP = """
 Serve several simulated vLLMs in one process and print a hosts.txt once all of them listen.
 
 NAMES are personalities, or `alice=cached` for a host `alice` that behaves like `cached`; without any,
-the contest's whole cast. SIGUSR1 lets every `switcher` fall at once, whatever its time. With `-- COMMAND`, run that while the fleet serves and exit with its code:
+the contest's whole cast. With `-- COMMAND`, run that while the fleet serves and exit with its code:
 `{hosts}` in it becomes the path of a hosts file, which is in TOOLKIT_HOSTS, too.
 
 \b
   toolkit sim fleet > hosts.txt &
   toolkit sim fleet alice=cached bob=fp8 --load 8 --for 10m
   toolkit sim fleet -- toolkit scout {hosts}
+\f
+SIGUSR1 lets every `switcher` fall at once, whatever its time.
 """
 
 
-@click.group("sim", short_help="Simulated vLLM servers, one or a fleet: practice without a GPU.")
+@click.group(
+    "sim", cls=Group, short_help="Simulated vLLM servers, one or a fleet: practice without a GPU."
+)
 def command() -> None:
     """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model.
 
@@ -97,37 +102,37 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
     """Options that one server and a fleet have in common; `_changes` reads them."""
     for option in reversed(
         (
-            click.option(
+            advanced(
                 "--host",
                 metavar="ADDRESS",
                 default="127.0.0.1",
                 show_default=True,
                 help="Where clients are taken.",
             ),
-            click.option(
+            advanced(
                 "--model", metavar="NAME", help="Served name instead of the personality's own."
             ),
-            click.option(
+            advanced(
                 "--dialect",
                 type=click.Choice(("v0", "v1", "rust")),
                 default="v1",
                 show_default=True,
                 help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
             ),
-            click.option(
+            advanced(
                 "--api-key-env",
                 metavar="VAR",
                 shell_complete=suggestions.variable,
                 help="Ask for the API key that this variable holds.",
             ),
-            click.option(
+            advanced(
                 "--time-scale",
                 type=click.FloatRange(min=0.0001),
                 default=1.0,
                 show_default=True,
                 help="0.1 runs ten times as fast.",
             ),
-            click.option("--seed", type=int, default=0, show_default=True, help="For all dice."),
+            advanced("--seed", type=int, default=0, show_default=True, help="For all dice."),
             click.option(
                 "--load",
                 type=click.IntRange(min=0),
@@ -166,18 +171,18 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
     help="To listen on; 0 takes any free one.",
 )
 @_shared
-@click.option(
+@advanced(
     "--engines",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     help="Data-parallel engines.",
 )
-@click.option(
+@advanced(
     "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
 )
-@click.option("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
-@click.option("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
+@advanced("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
+@advanced("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
 def serve(
     personality: str,
     port: int,
@@ -215,7 +220,7 @@ def serve(
         asyncio.run(run(setup_for(personality, **(own | _changes(**shared)))))
 
 
-class FleetCommand(click.Command):
+class FleetCommand(Command):
     """Keeps what follows `--` apart: click would take it for more names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

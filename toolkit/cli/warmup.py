@@ -3,12 +3,13 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -16,7 +17,7 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, Levels, database_option, tls_options
+from toolkit.cli.options import DURATION, LEVELS, database_option, tls_options
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ LEGEND = (
 KINDS = {"structured": " structured", "long": " long"}
 
 
-@click.command("warmup", short_help="Ask servers until they are warm; cold against warm.")
+@click.command(
+    "warmup", cls=Command, short_help="Ask servers until they are warm; cold against warm."
+)
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
-@click.option(
+@advanced(
     "--concurrency",
-    type=Levels(),
+    type=LEVELS,
     default=(),
     metavar="1,2,4,...",
     help=f"Requests at once, one level after the other.  [default: doubling to {MOST_AT_ONCE}]",
@@ -61,30 +64,32 @@ KINDS = {"structured": " structured", "long": " long"}
     is_flag=True,
     help="Prompts that clients sent, from the database, where texts were kept.",
 )
-@click.option(
+@advanced(
     "--run",
     metavar="RUN",
     shell_complete=suggestions.run("capture"),
     help="With --seen: of this capture.  [default: the newest]",
 )
-@click.option("--stream/--no-stream", default=None, help="Stream all, or none.  [default: both]")
-@click.option("--structured", is_flag=True, help="Also answers that must be JSON.")
-@click.option("--long", is_flag=True, help="Also prompts of up to nine tenths of what fits.")
-@click.option(
+@advanced("--stream/--no-stream", default=None, help="Stream all, or none.  [default: both]")
+@advanced("--structured", is_flag=True, help="Also answers that must be JSON.")
+@advanced(
+    "--long", "long_prompts", is_flag=True, help="Also prompts of up to nine tenths of what fits."
+)
+@advanced(
     "--max-tokens",
     type=click.IntRange(1, 1_000_000),
     default=32,
     show_default=True,
     help="Per answer, but for the clients' own requests.",
 )
-@click.option(
+@advanced(
     "--tolerance",
     type=click.FloatRange(0.01, 1.0),
     default=0.2,
     show_default=True,
     help="Two rounds agree when they differ by less than this share.",
 )
-@click.option(
+@advanced(
     "--rounds",
     type=click.IntRange(1, 1000),
     default=8,
@@ -93,19 +98,19 @@ KINDS = {"structured": " structured", "long": " long"}
 )
 @click.option(
     "--limit",
+    "limit_s",
     type=DURATION,
     default="10m",
     show_default=True,
     help="For all of it: a cold server may take minutes for its first answer.",
 )
-@click.option(
+@advanced(
     "--log",
     metavar="FILE",
-    shell_complete=suggestions.file,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="vLLM's log: what it compiled, and what only in the probe.",
 )
-@click.option(
+@advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
@@ -119,19 +124,13 @@ def command(
     profile: str | None,
     seen: bool,
     run: str | None,
-    stream: bool | None,
-    structured: bool,
-    long: bool,
-    max_tokens: int,
-    tolerance: float,
-    rounds: int,
-    limit: float,
     log: Path | None,
     model: str | None,
     as_json: bool,
     database: Path,
     insecure: bool,
     ca: str | None,
+    **setting: Any,
 ) -> None:
     """Ask servers until they are warm: 1, 2, 4 ... requests at once, streams and whole answers, with prompts that no cache knows;
     the highest until two rounds agree; then each once more. It prints what a client waits cold and warm, and their ratio. Last come
@@ -140,6 +139,8 @@ def command(
     \b
       toolkit warmup 127.0.0.1:8000 --profile contest
       toolkit warmup hosts.txt --max-num-seqs 256 --limit 15m
+    \f
+    \b
       toolkit warmup 127.0.0.1:8000 --structured --long --log vllm.log
       toolkit warmup 127.0.0.1:8000 --seen
           what the last capture or proxy saw, from the database
@@ -167,16 +168,11 @@ def command(
         raise click.UsageError("--log is one server's; name one host with it")
     clients = _clients_requests(database, run) if seen else None
     keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
-    setting = WarmSetting(
+    # `setting`: fields of WarmSetting
+    warm = WarmSetting(
         concurrency=concurrency or doubling(max_num_seqs or MOST_AT_ONCE),
         profile=profile,
-        max_tokens=max_tokens,
-        stream=stream,
-        structured=structured,
-        long_prompts=long,
-        tolerance=tolerance,
-        rounds=rounds,
-        limit_s=limit,
+        **setting,
     )
     prompts = profile_from(profile) if profile else clients.profile if clients else None
 
@@ -184,7 +180,7 @@ def command(
         head = f"{host.name}: " if len(found) > 1 else ""
         return Warming(
             host=host,
-            setting=setting,
+            setting=warm,
             key=keys.get(host.name),
             tls=tls,
             model=model,

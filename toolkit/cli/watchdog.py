@@ -11,6 +11,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
 from toolkit.cli.options import DURATION, database_option
 from toolkit.cli.warmup import MOST_AT_ONCE
@@ -27,10 +28,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
     """An option that is a time; `name`: of the parameter, as GuardSetting has it."""
-    return click.option(option, name, type=DURATION, default=default, show_default=True, help=help)
+    return advanced(option, name, type=DURATION, default=default, show_default=True, help=help)
 
 
-@click.command("watchdog", short_help="Restart a server that makes no progress, and warm it up.")
+@click.command(
+    "watchdog", cls=Command, short_help="Restart a server that makes no progress, and warm it up."
+)
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
 @click.option(
@@ -38,13 +41,13 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     metavar="NAME",
     help="How events call it: as in the hosts file.  [default: from the URL]",
 )
-@click.option(
+@advanced(
     "--api-key-env",
     metavar="VAR",
     shell_complete=suggestions.variable,
     help="The variable that holds its key.",
 )
-@click.option("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
+@advanced("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
 @duration("--look", "look_s", "1s", "Between two looks.")
 @duration(
     "--stuck",
@@ -67,7 +70,7 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     "Before the first restart; twice as long before each that follows.",
 )
 @duration("--backoff-most", "backoff_most_s", "60s", "The longest of these waits.")
-@click.option(
+@advanced(
     "--restarts",
     type=click.IntRange(min=0),
     default=5,
@@ -86,12 +89,11 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     shell_complete=suggestions.profile,
     help="Whose prompts, as `toolkit warmup` has it.",
 )
-@click.option("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
+@advanced("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
 @duration("--warm-limit", "warm_limit", "10m", "For all of it.")
 @click.option(
     "--log",
     metavar="FILE",
-    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("data/watchdog.log"),
     show_default=True,
@@ -100,7 +102,7 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
 @click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
 @database_option
-@click.option("--no-store", is_flag=True, help="Keep nothing.")
+@advanced("--no-store", is_flag=True, help="Keep nothing.")
 def command(
     *,
     command: tuple[str, ...],
@@ -127,8 +129,7 @@ def command(
     \b
       toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000
       toolkit watchdog --url 127.0.0.1:8000 --name alice -- sh serve.sh
-      toolkit watchdog --url 127.0.0.1:8000 --json
-          one object an event; 1 when it ended in trouble
+      toolkit watchdog --url 127.0.0.1:8000 --json   1: it ended in trouble
       toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
     """
     # `guard`: the fields of GuardSetting

@@ -3,13 +3,12 @@
 Nothing of it is lost but what can't be true there: addresses, files of this machine. It opens nothing, and keys stay names of variables.
 """
 
-import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
+from toolkit.config_file import toml_text
 from toolkit.deploy.containers import ANYWHERE
 from toolkit.deploy.render import Plain, render
 from toolkit.deploy.site import Site, SiteProxy
@@ -72,7 +71,7 @@ def proxy_file(site: Site, proxy: SiteProxy, urls: Sequence[str]) -> ProxyFile:
             tell[name] = place
     if "tell" in told:
         tables["tell"] = tell
-    settings = Plain(toml(tables))
+    settings = Plain(toml_text(tables))
     is_public = tell.get("metrics_on_port", "none")
     slots = told.get("admission", {}).get("concurrency")
     return ProxyFile(
@@ -81,50 +80,3 @@ def proxy_file(site: Site, proxy: SiteProxy, urls: Sequence[str]) -> ProxyFile:
         has_public_metrics=not told.get("team") if is_public == "none" else is_public,
         slots=slots if isinstance(slots, int) else None,
     )
-
-
-def toml(tables: Mapping[str, Any]) -> str:
-    """A file's text: bare values first, then tables, then lists of tables."""
-    return "".join(f"{line}\n" for line in _lines(tables))
-
-
-def _lines(tables: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in tables.items():
-        if not isinstance(value, dict) and not _is_list_of_tables(value):
-            yield f"{_key(key)} = {_value(value)}"
-    for key, value in tables.items():
-        entries = [value] if isinstance(value, dict) else value if _is_list_of_tables(value) else []
-        head = f"[{_key(key)}]" if isinstance(value, dict) else f"[[{_key(key)}]]"
-        for entry in entries:
-            yield ""
-            yield head
-            yield from (f"{_key(name)} = {_value(inner)}" for name, inner in entry.items())
-
-
-def _is_list_of_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
-
-
-def _key(name: str) -> str:
-    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if is_bare else _value(name)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, str):
-        # a basic string, in ASCII: JSON's escapes, but that a character above U+FFFF is one escape, not two halves, and
-        # that DEL is escaped, the one control character that JSON lets stand
-        escaped = (
-            f"\\U{ord(one):08x}"
-            if ord(one) > 0xFFFF
-            else "\\u007f"
-            if one == "\x7f"
-            else json.dumps(one)[1:-1]
-            for one in value
-        )
-        return f'"{"".join(escaped)}"'
-    if isinstance(value, bool | int | float):
-        return json.dumps(value, allow_nan=False)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    raise ToolkitError(f"`[proxy]` holds `{value}`, which is no setting", "Leave it out")

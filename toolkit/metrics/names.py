@@ -7,7 +7,7 @@ TensorRT-LLM's metrics collector, llama.cpp's server and production-stack's rout
 from collections.abc import Mapping
 
 Names = Mapping[str, tuple[str, ...]]
-"""Field of EngineNumbers -> sample names to try, the newest first."""
+"""Field of EngineNumbers, or what else is read of a page -> sample names to try, the newest first."""
 
 # Counters without `_total` are Ray's: older versions of its exporter do not append it.
 VLLM: Names = {
@@ -33,6 +33,16 @@ VLLM: Names = {
     "requests_total": ("vllm:request_success_total", "vllm:request_success"),
     "ttft": ("vllm:time_to_first_token_seconds",),
     "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+    "gap": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "prompt": ("vllm:request_prompt_tokens",),
+    "output": ("vllm:request_generation_tokens",),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts"),
+    "drafted": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
+    "accepted": (
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens",
+    ),
     "asked_tokens": ("vllm:request_params_max_tokens",),
     "config": ("vllm:cache_config_info",),
 }
@@ -76,6 +86,7 @@ SGLANG: Names = {
     "requests_total": ("sglang:num_requests_total", "sglang:e2e_request_latency_seconds_count"),
     "ttft": ("sglang:time_to_first_token_seconds",),
     "queue": ("sglang:queue_time_seconds",),
+    "gap": ("sglang:inter_token_latency_seconds",),
     "kv_cache_tokens": ("sglang:max_total_num_tokens",),
     "num_gpu_blocks": ("sglang:num_pages",),
     "block_size": ("sglang:page_size",),
@@ -87,6 +98,9 @@ TGI: Names = {
     "prompt_tokens_total": ("tgi_request_input_length_sum",),
     "generation_tokens_total": ("tgi_request_generated_tokens_sum",),
     "queue": ("tgi_request_queue_duration",),
+    "gap": ("tgi_request_mean_time_per_token_duration",),
+    "prompt": ("tgi_request_input_length",),
+    "output": ("tgi_request_generated_tokens",),
     "kv_cache_tokens": ("tgi_batch_max_total_tokens",),
     "requests_total": ("tgi_request_success",),
 }

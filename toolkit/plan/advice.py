@@ -1,10 +1,18 @@
-"""Which values four of vLLM's flags should have, each with its reason in a sentence. It fits nothing into memory: capacity is told."""
+"""Which values four of vLLM's flags should have, each with its reason in a sentence, and how they are made to agree with memory."""
 
 import math
+from dataclasses import dataclass, replace
 
-from toolkit.plan.engine import NEWEST, Version
-from toolkit.plan.memory import GRAPHS_COUNT_FROM, MemorySetting, utilization_of
-from toolkit.plan.result import Advice
+from toolkit.plan.engine import (
+    GRAPHS_COUNT_FROM,
+    NEWEST,
+    EngineSettings,
+    Gpu,
+    PlanQuestion,
+    Version,
+)
+from toolkit.plan.kv_cache import UNKNOWN_LENGTH
+from toolkit.plan.memory import Room, graph_bytes, longest_length, room
 from toolkit.units import GIB, digits
 
 MARGIN_PERCENT = 15
@@ -26,18 +34,91 @@ LEAST_UTILIZATION = 0.50
 PEAK_FACTOR = 3
 """Times the target rate that max-num-seqs should admit."""
 LARGE_GPU, LARGEST_GPU = 70 * GIB, 160 * GIB
+ROUNDS = 8
+"""Sequences ask for memory (graphs, logits), which takes room from sequences. Two rounds are nearly always enough."""
 
 
-def defaults(memory_bytes: int, *, is_a100: bool, version: Version = NEWEST) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One flag of vLLM's, as it should be, and why."""
+
+    flag: str
+    """Without dashes, e.g., `max-model-len`."""
+    value: str
+    why: str
+
+
+def defaults(gpu: Gpu, version: Version = NEWEST) -> tuple[int, int]:
     """What `vllm serve` takes for max-num-seqs and max-num-batched-tokens by itself.
 
     By memory of the GPU; an A100 counts as small whatever it has. The third tier came between 0.27.1 and 0.30.
     """
-    if memory_bytes >= LARGEST_GPU and version >= (0, 28):
+    if gpu.memory_bytes >= LARGEST_GPU and version >= (0, 28):
         return 1024, 16_384
-    if memory_bytes >= LARGE_GPU and not is_a100:
+    if gpu.memory_bytes >= LARGE_GPU and not gpu.is_a100:
         return 1024, 8192
     return 256, 2048
+
+
+def choose(asked: PlanQuestion, weights: int) -> tuple[dict[str, Advice], Room]:
+    """Flags that agree with each other, from vLLM's own defaults down to what memory holds, and what they leave for requests.
+
+    `weights`: bytes on the fullest GPU.
+    """
+    told = asked.settings
+    seqs, batched = defaults(asked.gpu, told.version)
+    first = (
+        max_model_len(asked),
+        Advice(flag="max-num-seqs", value=str(told.max_num_seqs or seqs), why=""),
+        Advice(
+            flag="max-num-batched-tokens",
+            value=str(told.max_num_batched_tokens or batched),
+            why="",
+        ),
+        gpu_memory_utilization(asked, seqs),
+    )
+    flags = {one.flag: one for one in first}
+    left = _left(asked, weights, flags)
+    for _ in range(ROUNDS):
+        better = _agreeing(asked, left, max_model_len(asked, left.budget.kv))
+        if better == flags:
+            break
+        flags, left = better, _left(asked, weights, better)
+    if not left.fits:
+        flags["max-model-len"] = max_model_len(asked, left.budget.kv)
+        left = _left(asked, weights, flags)
+    tokens = asked.load.request_tokens
+    if tokens and left.at_once(tokens) < int(flags["max-num-seqs"].value):
+        # the rounds ended between two answers: the sequences are those that memory holds, the rest stays
+        length, share = flags["max-model-len"], flags["gpu-memory-utilization"]
+        flags = _agreeing(asked, left, length) | {share.flag: share}
+        left = _left(asked, weights, flags)
+    return flags, left
+
+
+def _left(asked: PlanQuestion, weights: int, flags: dict[str, Advice]) -> Room:
+    """What these flags leave for requests."""
+    settings = replace(
+        asked.settings,
+        max_model_len=int(flags["max-model-len"].value),
+        max_num_seqs=int(flags["max-num-seqs"].value),
+        max_num_batched_tokens=int(flags["max-num-batched-tokens"].value),
+        gpu_memory_utilization=float(flags["gpu-memory-utilization"].value),
+    )
+    return room(asked.shape, asked.gpu.memory_bytes, weights, settings)
+
+
+def _agreeing(asked: PlanQuestion, left: Room, length: Advice) -> dict[str, Advice]:
+    """The four flags, as far as memory that others leave tells."""
+    if asked.load.request_tokens is not None:
+        at_once: int | None = left.at_once(asked.load.request_tokens)
+    else:
+        at_once = left.at_once(1) if left.cache.has_states else None
+    seqs = max_num_seqs(asked, at_once)
+    count = int(seqs.value)
+    batched = max_num_batched_tokens(asked, count, int(length.value))
+    share = gpu_memory_utilization(asked, count)
+    return {one.flag: one for one in (length, seqs, batched, share)}
 
 
 def with_room(longest: int) -> int:
@@ -46,34 +127,65 @@ def with_room(longest: int) -> int:
     return math.ceil(longest * (100 + MARGIN_PERCENT) / (100 * STEP)) * STEP
 
 
-def max_model_len(longest: int, *, told: int | None, most: int | None) -> Advice:
-    """`longest`: prompt and answer of the longest request; `told`: as `toolkit workload` recommends; `most`: the model's limit."""
-    wanted = told if told is not None else with_room(longest)
-    if most is not None and wanted > most:
-        why = f"the most that the model was made for; the workload's longest requests would want {wanted:,}"
-        return Advice(flag="max-model-len", value=str(most), why=why)
-    why = (
-        f"as the workload's report recommends it; its longest request is {longest:,} tokens, prompt and answer"
-        if told is not None
-        else f"the longest request is {longest:,} tokens, prompt and answer; {MARGIN_PERCENT} % of room, then up to the next"
-        f" {STEP}"
-    )
-    why += "; longer ones are refused at once instead of crowding out many"
-    return Advice(flag="max-model-len", value=str(wanted), why=why)
+def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
+    """By the longest request; where nobody told it, as long as the model and memory let it be.
 
+    `kv_bytes`: what one GPU has for the KV cache; 0 or less: not known, or nothing.
+    """
+    flag, told, most = "max-model-len", asked.settings.max_model_len, asked.shape.max_positions
+    longest, recommended = asked.load.most, asked.load.max_model_len
+    if longest is None and told is not None:
+        return Advice(flag=flag, value=str(told), why="as told")
+    if longest is None:
+        value = most or UNKNOWN_LENGTH
+        why = "as long as the model was made for: tell how long requests are, and a shorter one follows"
+        if kv_bytes > 0:
+            _, batched = defaults(asked.gpu, asked.settings.version)
+            settings = replace(asked.settings, max_num_batched_tokens=batched)
+            held = longest_length(asked.shape, settings, kv_bytes)
+            if 0 < held < value:
+                why = f"the longest that fits: the model was made for {value:,}"
+                value = held
+        return Advice(flag=flag, value=str(value), why=why)
 
-def max_num_seqs(
-    at_once: int, *, request_tokens: float, default: int, peak_under_way: float | None = None
-) -> Advice:
-    """`peak_under_way`: requests at once at the target rate; None: no rate, or no time of a request, is known."""
-    wanted = None if peak_under_way is None else math.ceil(PEAK_FACTOR * peak_under_way - 1e-9)
-    graphed = max(GRAPHED, default)
-    if at_once < 1:
-        value, why = 1, "not even one request fits: see below what would help"
-    elif wanted is not None and wanted <= min(at_once, graphed):
-        value = max(1, wanted)
+    value = recommended if recommended is not None else with_room(longest)
+    if most is not None and value > most:
+        why = f"the most that the model was made for; the workload's longest requests would want {value:,}"
+        value = most
+    else:
         why = (
-            f"the target rate has {digits(peak_under_way or 0)} requests under way; {PEAK_FACTOR} times that, for peaks (memory"
+            f"as the workload's report recommends it; its longest request is {longest:,} tokens, prompt and answer"
+            if recommended is not None
+            else f"the longest request is {longest:,} tokens, prompt and answer; {MARGIN_PERCENT} % of room, then up to the next"
+            f" {STEP}"
+        )
+        why += "; longer ones are refused at once instead of crowding out many"
+    return as_told(Advice(flag=flag, value=str(value), why=why), told)
+
+
+def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
+    """`at_once`: requests that memory holds; where nobody told how long they are, those whose states it holds, None: it keeps none."""
+    tokens, seconds = asked.load.request_tokens, asked.seconds_per_request
+    default, _ = defaults(asked.gpu, asked.settings.version)
+    graphed = max(GRAPHED, default)
+    under_way = wanted = None
+    if asked.target_rps is not None and seconds is not None:
+        under_way = asked.target_rps * seconds
+        wanted = max(1, math.ceil(PEAK_FACTOR * under_way - 1e-9))
+    if tokens is None and at_once is not None and at_once < default:
+        # with more sequences than blocks vLLM 0.32 does not start: "max_num_seqs (1024) exceeds available Mamba cache blocks"
+        value = max(1, at_once)
+        why = f"memory holds the states of so many requests, however short they are; vLLM's own {default:,} may not even start"
+    elif tokens is None or at_once is None:
+        # a count of the longest would keep shorter ones out for nothing
+        value = default
+        why = "as vLLM itself: how long requests are was not told. Too many do no harm but to wait, as blocks are taken as tokens come"
+    elif at_once < 1:
+        value, why = 1, "not even one request fits: see below what would help"
+    elif under_way is not None and wanted is not None and wanted <= min(at_once, graphed):
+        value = wanted
+        why = (
+            f"the target rate has {digits(under_way)} requests under way; {PEAK_FACTOR} times that, for peaks (memory"
             f" would hold {at_once:,})"
         )
     elif at_once > graphed:
@@ -86,58 +198,28 @@ def max_num_seqs(
         )
     else:
         value = at_once
-        why = f"memory holds so many requests of {tokens_words(request_tokens)} at once; one more would only push another out"
-    return Advice(flag="max-num-seqs", value=str(value), why=why)
+        why = f"memory holds so many requests of {tokens_words(tokens)} at once; one more would only push another out"
+    return as_told(
+        Advice(flag="max-num-seqs", value=str(value), why=why), asked.settings.max_num_seqs
+    )
 
 
-def unknown_num_seqs(default: int, states: int | None = None) -> Advice:
-    """Nobody told how long requests are: a count of the longest would keep shorter ones out for nothing.
+def max_num_batched_tokens(asked: PlanQuestion, seqs: int, max_model_len: int) -> Advice:
+    """All prompts that may come at once in one step: 58 requests of 500 tokens are 29,000.
 
-    `states`: requests whose states memory holds; None: the model has none. With more sequences than blocks vLLM 0.32 does not
-    start: "max_num_seqs (1024) exceeds available Mamba cache blocks".
+    A step must hold a token of each sequence; all sequences at full length are all that it can hold, and vLLM warns of more.
     """
-    if states is not None and states < default:
-        why = f"memory holds the states of so many requests, however short they are; vLLM's own {default:,} may not even start"
-        return Advice(flag="max-num-seqs", value=str(max(1, states)), why=why)
-    why = "as vLLM itself: how long requests are was not told. Too many do no harm but to wait, as blocks are taken as tokens come"
-    return Advice(flag="max-num-seqs", value=str(default), why=why)
-
-
-def most_batched(memory_bytes: int) -> int:
-    """Tokens in one step that a GPU of this memory should not exceed."""
-    return MOST_BATCHED if memory_bytes >= LARGE_GPU else MOST_BATCHED_SMALL
-
-
-def batched_product(seqs: int, prompt_tokens: float) -> int:
-    """All prompts that may come at once in one step: 58 requests of 500 tokens are 29,000."""
-    return math.ceil(seqs * prompt_tokens - 1e-9)
-
-
-def max_num_batched_tokens(
-    seqs: int,
-    *,
-    prompt_tokens: float | None,
-    default: int,
-    longest_prompt: int | None = None,
-    most: int = MOST_BATCHED,
-    max_model_len: int | None = None,
-) -> Advice:
-    """`default`: what vLLM takes on this GPU by itself. A step must hold a token of each sequence.
-
-    `max_model_len`: all sequences at full length are all that a step can hold; vLLM takes no more by itself, and warns of more.
-    """
-    whole = default if max_model_len is None else seqs * max_model_len
+    prompt, longest_prompt = asked.load.prompt_tokens, asked.load.longest_prompt
+    _, default = defaults(asked.gpu, asked.settings.version)
+    whole = seqs * max_model_len
     least = max(min(default, whole), seqs)
-    if prompt_tokens is None:
+    if prompt is None:
         value, why = least, "how long prompts are is not known, so as vLLM itself does on this GPU"
     else:
-        product = batched_product(seqs, prompt_tokens)
-        value = min(max(product, least), max(most, least))
-        if max_model_len is not None:
-            value = min(value, max(whole, seqs))
-        why = (
-            f"{seqs:,} requests x {tokens_words(prompt_tokens)} of prompt = {product:,} in one step"
-        )
+        product = math.ceil(seqs * prompt - 1e-9)
+        most = MOST_BATCHED if asked.gpu.memory_bytes >= LARGE_GPU else MOST_BATCHED_SMALL
+        value = min(max(product, least), max(most, least), max(whole, seqs))
+        why = f"{seqs:,} requests x {tokens_words(prompt)} of prompt = {product:,} in one step"
         if value > product:
             why += f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
         elif value < product:
@@ -149,43 +231,44 @@ def max_num_batched_tokens(
             )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
-    return Advice(flag="max-num-batched-tokens", value=str(value), why=why)
+    return as_told(
+        Advice(flag="max-num-batched-tokens", value=str(value), why=why),
+        asked.settings.max_num_batched_tokens,
+    )
 
 
-def gpu_memory_utilization(
-    memory_bytes: int, *, graph_bytes: float, version: Version = NEWEST
-) -> Advice:
+def gpu_memory_utilization(asked: PlanQuestion, seqs: int) -> Advice:
     """As much as the start survives. Until 0.19 graphs came on top of it, since 0.20 they are part of it."""
-    counted = version >= GRAPHS_COUNT_FROM
-    reserve = RESERVE_BYTES + (0 if counted else graph_bytes)
-    share = math.floor((1 - reserve / memory_bytes) * 100) / 100
+    memory, version = asked.gpu.memory_bytes, asked.settings.version
+    _, batched = defaults(asked.gpu, version)
+    settings = replace(asked.settings, max_num_seqs=seqs, max_num_batched_tokens=batched)
+    counted, graphs = version >= GRAPHS_COUNT_FROM, graph_bytes(asked.shape, settings)
+    reserve = RESERVE_BYTES + (0 if counted else graphs)
+    share = math.floor((1 - reserve / memory) * 100) / 100
     share = min(MOST_UTILIZATION, max(LEAST_UTILIZATION, share))
-    left, graphs = (1 - share) * memory_bytes / GIB, graph_bytes / GIB
-    own = f"{utilization_of(MemorySetting(version=version)):.2f}"
+    left_gib = (1 - share) * memory / GIB
     if counted:
-        why = (
-            f"leaves {left:.1f} GiB for the CUDA context and other processes; graphs are counted in"
-        )
+        why = f"leaves {left_gib:.1f} GiB for the CUDA context and other processes; graphs are counted in"
     else:
         why = (
-            f"leaves {left:.1f} GiB for the CUDA context, other processes, and about {graphs:.1f} GiB of CUDA graphs, which this"
+            f"leaves {left_gib:.1f} GiB for the CUDA context, other processes, and about {graphs / GIB:.1f} GiB of CUDA graphs, which this"
             " version does not count"
         )
-    why += f" (vLLM itself would take {own}); lower it if the start says that too little is free"
-    return Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
+    own = EngineSettings(version=version).utilization
+    why += (
+        f" (vLLM itself would take {own:.2f}); lower it if the start says that too little is free"
+    )
+    recommended = Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
+    return as_told(recommended, asked.settings.gpu_memory_utilization)
 
 
 def as_told(recommended: Advice, told: float | None) -> Advice:
     """What the user set instead, beside what would have been recommended."""
     if told is None:
         return recommended
-    value = f"{told:g}" if isinstance(told, float) else str(told)
     if float(recommended.value) == float(told):
-        return Advice(
-            flag=recommended.flag,
-            value=recommended.value,
-            why=f"as told, and as recommended: {recommended.why}",
-        )
+        return replace(recommended, why=f"as told, and as recommended: {recommended.why}")
+    value = f"{told:g}" if isinstance(told, float) else str(told)
     why = f"as told; recommended is {recommended.value}: {recommended.why}"
     return Advice(flag=recommended.flag, value=value, why=why)
 

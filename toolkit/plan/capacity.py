@@ -6,7 +6,7 @@ are told. No currency is meant.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import ToolkitError
@@ -33,7 +33,8 @@ def blocks(tokens: float, block_size: int) -> int:
 def held(num_gpu_blocks: int, blocks_per_request: int, blocks_to_begin: int | None = None) -> int:
     """Requests that fit at once; vLLM keeps one block for itself (the null block).
 
-    661 blocks at 17 for each request: (661 - 1) // 17 = 38. `blocks_to_begin`: must be free for the last one, where that is more.
+    661 blocks at 17 for each request: (661 - 1) // 17 = 38. `blocks_to_begin`: must be free for the last one, where that is more:
+    with windows what its prompt takes while it is read.
     """
     left = num_gpu_blocks - 1 - max(blocks_per_request, blocks_to_begin or 0)
     return 1 + left // blocks_per_request if blocks_per_request > 0 and left >= 0 else 0
@@ -46,16 +47,6 @@ def held_by_bytes(kv_bytes: float, request_bytes: float) -> int:
     the 500 tokens of the prompt alone, and its 59 is a slip of the pen.
     """
     return math.floor(kv_bytes / request_bytes + SLACK) if request_bytes > 0 else 0
-
-
-def requests_per_s(at_once: float, seconds: float) -> float:
-    """Little's law: so many at once that each take so long. 52 of 5 s are 10.4 a second."""
-    return at_once / seconds
-
-
-def under_way(rate_per_s: float, seconds: float) -> float:
-    """The same law the other way round: requests under way at a rate. 10 a second of 5 s are 50."""
-    return rate_per_s * seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +85,7 @@ def chain(calls_s: tuple[float, ...], idle_s: float, at_once: int) -> Chain:
         busy_share=share,
         users_busy=users_for(share, BUSY),
         users_full=math.ceil(at_once / share - SLACK),
-        requests_per_s=requests_per_s(at_once, busy_s),
+        requests_per_s=at_once / busy_s,
     )
 
 
@@ -118,7 +109,7 @@ class Headroom:
     tested_rps: tuple[float, float]
     """To be tried before it counts."""
     under_way: float | None
-    """Requests at once at the target; None: their time is not known."""
+    """Requests at once at the target, by Little's law: 10 a second of 5 s are 50. None: their time is not known."""
     engines: tuple[int, int] | None
     """Servers like this one for 2 times, and for 3 times the target."""
     factor: float | None
@@ -131,7 +122,7 @@ def headroom(target_rps: float, seconds: float | None, rps: float | None) -> Hea
     return Headroom(
         target_rps=target_rps,
         tested_rps=(low, high),
-        under_way=None if seconds is None else under_way(target_rps, seconds),
+        under_way=None if seconds is None else target_rps * seconds,
         engines=(math.ceil(low / rps - SLACK), math.ceil(high / rps - SLACK)) if rps else None,
         factor=None if rps is None else rps / target_rps,
     )
@@ -213,20 +204,6 @@ def api_request(
     return (prices.api_input * prompt_tokens + prices.api_output * output_tokens) / MILLION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What the plan is for, as far as it is known."""
-
-    seconds_per_request: float | None = None
-    """As measured."""
-    target_rps: float | None = None
-    """At the peak."""
-    prices: Prices = field(default_factory=Prices)
-
-
-NO_GOAL = Goal()
-
-
 # --- Lengths of requests ---------------------------------------------------------------------------------------
 
 
@@ -241,13 +218,20 @@ class RequestLengths:
     request_tokens: float | None = None
     """Prompt and answer of a usual request: what it holds in memory when it ends."""
     longest: int | None = None
-    """Prompt and answer of the longest request; None: as long as the usual one."""
+    """Prompt and answer of the longest request, as far as it is told."""
     longest_prompt: int | None = None
     max_model_len: int | None = None
     """As the workload's report recommends it, its room included."""
     told: str = ""
     """Where they come from, if not from the user."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def most(self) -> int | None:
+        """The longest request, for want of better a usual one."""
+        if self.longest is None and self.request_tokens is not None:
+            return math.ceil(self.request_tokens)
+        return self.longest
 
 
 NO_LOAD = RequestLengths()

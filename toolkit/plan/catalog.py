@@ -1,7 +1,6 @@
 """Models and GPUs by the word that somebody has for them: a name of the catalog, a path, or an amount of memory. Reads the catalog."""
 
 import tomllib
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -9,13 +8,9 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.engine import Gpu
-from toolkit.plan.model_config import Shape, shape_of
-from toolkit.plan.model_files import NEAREST, catalog_name, read_model
-from toolkit.plan.weights import as_stored
+from toolkit.plan.model_files import NEAREST, KnownModel, catalog_name, read_model
 from toolkit.units import GIB, bytes_of
 
-STORED = ("fp8", "awq", "gptq-int4")
-"""Quantizations that stand at the end of a checkpoint's name."""
 PARTS = ("-fp8", "-awq", "-gptq-int4", "-gptq", "-int4", "-instruct")
 """Ends of names that do not change a model's shape."""
 
@@ -26,25 +21,9 @@ def table(name: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads((files("toolkit") / "catalog" / f"{name}.toml").read_text("utf-8"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownModel:
-    """A model whose config is known."""
-
-    shape: Shape
-    on_disk: int | None
-    """Bytes of its weights; None: no file is here to be measured."""
-    notes: tuple[str, ...] = ()
-
-
 def model_of(word: str) -> KnownModel:
     """A model of the catalog, of a config.json, or of a folder with one. Raises ToolkitError."""
-    model = read_model(word, table("models"))
-    shape = shape_of(model.config, model.name)
-    stored = next((name for name in STORED if word.lower().endswith(f"-{name}")), None)
-    # the catalog has one config for `Qwen3-8B` and for `Qwen3-8B-AWQ`: who names the second means its weights
-    if model.source == "catalog" and stored is not None and shape.quantization is None:
-        shape = replace(shape, quantization=as_stored(shape, stored))
-    return KnownModel(shape=shape, on_disk=model.weight_bytes_on_disk, notes=model.notes)
+    return read_model(word, table("models"))
 
 
 def served_model(name: str) -> KnownModel | None:

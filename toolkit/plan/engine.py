@@ -1,11 +1,18 @@
-"""What is asked of a plan: which GPU, which vLLM, started how. Plain records."""
+"""What is asked of a plan: which model, GPU and vLLM, started how, for which requests. Plain records."""
 
 import re
 from dataclasses import dataclass
 
+from toolkit.plan.capacity import NO_LOAD, RequestLengths
+from toolkit.plan.model_config import Shape
+
 Version = tuple[int, ...]
 """E.g., (0, 17, 1)."""
 NEWEST: Version = (0, 33, 0)
+GRAPHS_COUNT_FROM: Version = (0, 20)
+"""From here on vLLM takes the graphs' memory out of the KV cache's; before, they lived in what utilization leaves over."""
+ASYNCHRONOUS_FROM: Version = (0, 14)
+"""vLLM schedules the next batch before the last one is done: one more is in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +33,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How the engine is started. None: as recommended."""
+    """How the engine is started. None: as vLLM does by itself; of a plan that is asked for: as recommended."""
 
     tp: int = 1
     pp: int = 1
@@ -50,8 +57,46 @@ class EngineSettings:
         """Of the whole engine."""
         return self.tp * self.pp
 
+    @property
+    def seqs(self) -> int:
+        """`max_num_seqs`, else what vLLM takes on a small GPU."""
+        return self.max_num_seqs or 256
+
+    @property
+    def batched_tokens(self) -> int:
+        """`max_num_batched_tokens`, else what vLLM takes on a small GPU."""
+        return self.max_num_batched_tokens or 2048
+
+    @property
+    def utilization(self) -> float:
+        """As asked for, else the version's default."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return 0.92 if self.version >= GRAPHS_COUNT_FROM else 0.9
+
+    @property
+    def batches(self) -> int:
+        """In flight at once: one a stage, and with asynchronous scheduling one more."""
+        return self.pp + (self.version >= ASYNCHRONOUS_FROM)
+
 
 PLAIN = EngineSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """One model on one machine, whatever the quantization."""
+
+    shape: Shape
+    gpu: Gpu
+    on_disk: int | None = None
+    """Bytes of the files, in the quantization that the config tells of."""
+    settings: EngineSettings = PLAIN
+    load: RequestLengths = NO_LOAD
+    seconds_per_request: float | None = None
+    """As measured."""
+    target_rps: float | None = None
+    """At the peak."""
 
 
 def version_of(text: str | None) -> Version | None:

@@ -4,13 +4,12 @@ All groups draw blocks from one pool. A block is one page for each layer of one 
 pages are made equally large. Sources: `v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`, `platforms/interface.py`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.engine import NEWEST, Version
+from toolkit.plan.engine import NEWEST, EngineSettings, Version
 from toolkit.plan.model_config import Attention, KvHeads, Latent, Recurrent, Shape
 from toolkit.plan.weights import stages
 
@@ -39,7 +38,8 @@ MLA_BLOCK_SIZE = 64
 """FlashMLA's."""
 MLA_HYBRID_STEP = 128
 """Blocks of a model of MLA and states are multiples of it."""
-BATCHED_TOKENS = 2048
+UNKNOWN_LENGTH = 4096
+"""Tokens, where neither somebody nor the model tells a limit."""
 
 TOKENS_BY_REQUESTS_FROM: Version = (0, 24)
 """From here on vLLM tells `kv_cache_size_tokens` among its metrics, and reckons it by whole requests."""
@@ -55,15 +55,10 @@ def bytes_per_token(shape: Shape, kv_dtype: str = "auto", tp: int = 1) -> int:
 
     Qwen2.5-7B: 28 layers x 2 (key and value) x 4 KV heads x 128 x 2 bytes = 57,344.
     """
-    attentions = (layer.attention for layer in shape.layers)
-    kept = [one for one in attentions if keeps_every_token(one)]
-    return sum(layer_bytes(one, shape.element_bytes, kv_dtype, tp) for one in kept)
-
-
-def keeps_every_token(attention: Attention) -> bool:
-    """Whether its part of the cache grows with each token, without end."""
-    return isinstance(attention, Latent) or (
-        isinstance(attention, KvHeads) and attention.window is None
+    return sum(
+        layer_bytes(one, shape.element_bytes, kv_dtype, tp)
+        for one in (layer.attention for layer in shape.layers)
+        if not (isinstance(one, KvHeads) and one.window is not None)
     )
 
 
@@ -78,12 +73,8 @@ def layer_bytes(attention: Attention, element_bytes: int, kv_dtype: str, tp: int
         return round(_element(element_bytes, kv_dtype) * (attention.rank + attention.rope_dim))
     one = _element(element_bytes, kv_dtype)
     content = one * (attention.head_dim + attention.value_dim) + 2 * SCALE_BYTES.get(kv_dtype, 0)
-    return round(kv_heads_of_rank(attention, tp) * content)
-
-
-def kv_heads_of_rank(attention: KvHeads, tp: int) -> int:
-    """KV heads on one of `tp` GPUs: at least one, so that more GPUs than heads hold copies."""
-    return max(1, attention.kv_heads // tp)
+    # at least one KV head on each GPU, so that more GPUs than heads hold copies
+    return round(max(1, attention.kv_heads // tp) * content)
 
 
 def state_bytes(shape: Shape, tp: int = 1, *, spec_tokens: int = 0) -> int:
@@ -144,7 +135,7 @@ class LayerGroup:
     most_blocks: int | None = None
     """A request never holds more, however long; None: one that grows with it."""
     kept_blocks: int | None = None
-    """The same once its prompt is read: a window frees what it has passed. None: as `most_blocks`."""
+    """The same once its prompt is read: a window frees what it has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,35 +148,7 @@ class Layout:
     """On one GPU; of a pipeline on the fullest stage."""
     groups: tuple[LayerGroup, ...]
     max_model_len: int
-    state_mode: Literal["none", "align"] | None = None
-    """vLLM's `mamba_cache_mode`: with prefix caching `align`, which keeps a second state; None: it has no states."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutSetting:
-    """The settings that the layout depends on."""
-
-    max_model_len: int
-    kv_dtype: str = "auto"
-    tp: int = 1
-    pp: int = 1
-    block_size: int | None = None
-    """Tokens; None: 16, of MLA 64."""
-    prefix_caching: bool = True
-    spec_tokens: int = 0
-    batched_tokens: int = BATCHED_TOKENS
-    """`--max-num-batched-tokens`."""
-    concurrent_batches: int | None = None
-    """Batches in flight; None: with asynchronous scheduling one more than stages. 1: the CPU."""
-    draft_layers: int = 0
-    """Of multi-token prediction or EAGLE, where the server speculates with them: each keeps a KV cache like the last full one."""
-    step: int = 1
-    """Blocks of hybrids are a multiple of it: 64 where the state's checkpoints are aligned to that."""
-
-    @property
-    def batches(self) -> int:
-        """In flight."""
-        return self.pp + 1 if self.concurrent_batches is None else self.concurrent_batches
+    has_states: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +163,12 @@ class _BlockPart:
     window: int | None = None
 
 
-def layout(shape: Shape, setting: LayoutSetting) -> Layout:
+def layout(shape: Shape, setting: EngineSettings) -> Layout:
     """Lay the cache out. Raises ToolkitError when `tp` or `pp` cannot divide the model."""
     _refuse_impossible(shape, setting)
+    longest = setting.max_model_len or shape.max_positions or UNKNOWN_LENGTH
     block_size = _block_size(shape, setting)
     pages = [_page(shape, layer.attention, setting, block_size) for layer in shape.layers]
-    keeping = [page for page in pages if page.kind == "full"] or pages[-1:]
-    pages += keeping[-1:] * setting.draft_layers
     # whether all layers need the same blocks: then they are one group, however large their pages
     has_states = any(page.kind == "linear" for page in pages)
     is_uniform = len({(page.kind, page.window) for page in pages}) == 1
@@ -228,12 +190,15 @@ def layout(shape: Shape, setting: LayoutSetting) -> Layout:
         most = kept = None
         if page.kind == "linear":
             # with prefix caching a second state, at the end of the last whole block
-            most = (2 if setting.prefix_caching else 1) + setting.spec_tokens
+            most = kept = (2 if setting.prefix_caching else 1) + setting.spec_tokens
         elif page.window is not None:
-            # what it looks back and what is being computed; of one that answers only the tokens of its own next steps
-            most = _of_window(page, in_flight_tokens(setting), setting)
-            kept = _of_window(page, in_steps, setting)
-        full = -(-setting.max_model_len // page.block_size) if page.block_size else 0
+            # what it looks back and what is being computed; of one that answers only the tokens of its own next steps; and one
+            # block more, as a window seldom begins where a block does
+            most, kept = (
+                -(-min(page.window - 1 + tokens, longest) // page.block_size) + 1
+                for tokens in (setting.batches * setting.batched_tokens, in_steps)
+            )
+        full = -(-longest // page.block_size) if page.block_size else 0
         group = LayerGroup(
             kind=page.kind,
             layers=part,
@@ -245,29 +210,25 @@ def layout(shape: Shape, setting: LayoutSetting) -> Layout:
         )
         groups.append(group)
 
-    # layers that draft stand behind all others, on the last stage of a pipeline
-    on_stages = [set(stage) for stage in stages(len(shape.layers), setting.pp)]
-    on_stages[-1] |= set(range(len(shape.layers), len(pages)))
-    mode: Literal["none", "align"] = "align" if setting.prefix_caching else "none"
     return Layout(
         block_size=block_size,
         # a page for each layer of the fullest group, on the fullest stage
         bytes_per_block=max(
             sum(pages[index].size for index in part if index in stage)
-            for stage in on_stages
+            for stage in stages(len(pages), setting.pp)
             for part in parts
         ),
         groups=tuple(groups),
-        max_model_len=setting.max_model_len,
-        state_mode=mode if has_states else None,
+        max_model_len=longest,
+        has_states=has_states,
     )
 
 
-def _page(shape: Shape, one: Attention, setting: LayoutSetting, block_size: int) -> _BlockPart:
+def _page(shape: Shape, one: Attention, setting: EngineSettings, block_size: int) -> _BlockPart:
     if isinstance(one, Recurrent):
         state = layer_state_bytes(one, shape.element_bytes, setting.tp, setting.spec_tokens)
         return _BlockPart(kind="linear", size=state, block_size=0, form=())
-    token = layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
+    token = layer_bytes(one, shape.element_bytes, setting.kv_cache_dtype, setting.tp)
     window = one.window if isinstance(one, KvHeads) else None
     kind: Kind = "full" if window is None else "sliding"
     form = (0, one.rank, one.rope_dim) if isinstance(one, Latent) else (one.kv_heads, one.head_dim)
@@ -290,18 +251,7 @@ def _parts(pages: Sequence[_BlockPart]) -> list[tuple[int, ...]]:
     return parts
 
 
-def _of_window(page: _BlockPart, in_flight: int, setting: LayoutSetting) -> int:
-    """Blocks of a window, and one more as it seldom begins where a block does."""
-    tokens = min((page.window or 0) - 1 + in_flight, setting.max_model_len)
-    return -(-tokens // page.block_size) + 1
-
-
-def in_flight_tokens(setting: LayoutSetting) -> int:
-    """Tokens that are scheduled and not yet done: of each batch in flight as many as it may have."""
-    return setting.batched_tokens * setting.batches
-
-
-def _block_size(shape: Shape, setting: LayoutSetting) -> int:
+def _block_size(shape: Shape, setting: EngineSettings) -> int:
     """As asked for; of a hybrid so many tokens more that a layer's page holds a state.
 
     Qwen3.5-35B-A3B: 2,146,304 / 2,048 = 1,048 tokens, in steps of 16: 1,056.
@@ -311,7 +261,7 @@ def _block_size(shape: Shape, setting: LayoutSetting) -> int:
     asked = setting.block_size or (MLA_BLOCK_SIZE if latent else BLOCK_SIZE)
     states = [one for one in kinds if isinstance(one, Recurrent)]
     tokens = [
-        layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
+        layer_bytes(one, shape.element_bytes, setting.kv_cache_dtype, setting.tp)
         for one in kinds
         if not isinstance(one, Recurrent)
     ]
@@ -322,12 +272,10 @@ def _block_size(shape: Shape, setting: LayoutSetting) -> int:
         for one in states
     )
     step = max(asked, MLA_HYBRID_STEP) if latent else asked
-    size = step * -(-state // (step * tokens[0]))
-    whole = math.lcm(step, setting.step)
-    return -(-size // whole) * whole
+    return step * -(-state // (step * tokens[0]))
 
 
-def _refuse_impossible(shape: Shape, setting: LayoutSetting) -> None:
+def _refuse_impossible(shape: Shape, setting: EngineSettings) -> None:
     """As vLLM does when it starts."""
     if setting.pp > len(shape.layers):
         raise ToolkitError(
@@ -365,24 +313,12 @@ def blocks_to_begin(of: Layout, tokens: int) -> int:
 
 def blocks_for(of: Layout, tokens: int) -> int:
     """Blocks that a request of so many tokens, prompt and answer, holds at its end."""
-    kept = [(group, group.kept_blocks) for group in of.groups]
-    return sum(
-        _held(group, tokens, group.most_blocks if most is None else most) for group, most in kept
-    )
+    return sum(_held(group, tokens, group.kept_blocks) for group in of.groups)
 
 
 def blocks_in(of: Layout, kv_bytes: int) -> int:
     """Blocks that so many bytes of one GPU make: `num_gpu_blocks`. One of them is reserved, and holds nothing."""
     return max(0, kv_bytes) // of.bytes_per_block
-
-
-def requests_at_once(of: Layout, num_blocks: int, tokens: int) -> int:
-    """Requests of so many tokens that are in memory at once: 661 blocks of 16, 17 for 271 tokens: 660 // 17 = 38.
-
-    With windows the last one needs more than the others hold: free for it must be what its prompt takes while it is read.
-    """
-    left = num_blocks - 1 - blocks_to_begin(of, tokens)
-    return 0 if left < 0 else 1 + left // max(1, blocks_for(of, tokens))
 
 
 def reported_concurrency(of: Layout, num_blocks: int) -> float:

@@ -234,7 +234,7 @@ class Fields:
     def __init__(self, config: Config, name: str) -> None:
         self._config = config
         self.name = name
-        self._defaults = GEMMA3 if family_of(config) == "gemma3" else {}
+        self.defaults = GEMMA3 if family_of(config) == "gemma3" else {}
         self.notes: list[str] = []
 
     def value(self, *keys: str) -> Any:
@@ -260,8 +260,8 @@ class Fields:
         if found is not None:
             return found
         for key in keys:
-            if key in self._defaults:
-                default = self._defaults[key]
+            if key in self.defaults:
+                default = self.defaults[key]
                 told = f"its config has no `{key}`: {default:,} is what transformers takes"
                 if told not in self.notes:
                     self.notes.append(told)
@@ -279,39 +279,10 @@ class Fields:
         """Query heads."""
         return self.count("num_attention_heads", "n_head", "n_heads")
 
-    def kv_heads(self) -> int:
-        """KV heads: as many as query heads where the config does not say; one where it says `multi_query`."""
-        stated = self.maybe("num_key_value_heads", "n_head_kv", "num_kv_heads")
-        if stated is not None:
-            return stated
-        if self.value("multi_query") is True:
-            return 1
-        default = self._defaults.get("num_key_value_heads")
-        return default if default is not None else self.heads()
-
-    def head_dim(self) -> int:
-        """Of one head; hidden / heads where the field is absent, null or 0."""
-        stated = self.maybe("head_dim", "kv_channels", "attention_head_dim")
-        if stated is not None:
-            return stated
-        if "head_dim" in self._defaults:
-            return self._defaults["head_dim"]
-        heads = self.heads()
-        if self.hidden() % heads:
-            raise ToolkitError(
-                f"`{self.name}` has {heads} heads, which do not divide its hidden size {self.hidden()}",
-                "Give `head_dim` in its config",
-            )
-        return self.hidden() // heads
-
     def width(self) -> int:
         """Of the MLP; four times hidden where the config does not say (GPT-2)."""
         stated = self.maybe("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         return 4 * self.hidden() if stated is None else stated
-
-    def experts(self) -> int:
-        """Experts that the router picks from; 0: there is none."""
-        return self.maybe("num_experts", "n_routed_experts", "num_local_experts") or 0
 
 
 def _layer_windows(fields: Fields, family: str) -> tuple[list[int | None], list[str]]:
@@ -372,7 +343,20 @@ def _attention(fields: Fields, family: str, window: int | None) -> Attention:
             value_dim=fields.count("v_head_dim"),
             query_rank=fields.maybe("q_lora_rank"),
         )
-    kv_heads, head_dim = fields.kv_heads(), fields.head_dim()
+    # as many KV heads as query heads where the config does not say; one where it says `multi_query`
+    kv_heads = fields.maybe("num_key_value_heads", "n_head_kv", "num_kv_heads")
+    if kv_heads is None:
+        usual = fields.defaults.get("num_key_value_heads", heads)
+        kv_heads = 1 if fields.value("multi_query") is True else usual
+    # hidden / heads where the field is absent, null or 0
+    head_dim = fields.maybe("head_dim", "kv_channels", "attention_head_dim")
+    if head_dim is None:
+        head_dim = fields.defaults.get("head_dim", hidden // heads)
+        if "head_dim" not in fields.defaults and hidden % heads:
+            raise ToolkitError(
+                f"`{fields.name}` has {heads} heads, which do not divide its hidden size {hidden}",
+                "Give `head_dim` in its config",
+            )
     if window is None:
         # gemma-4: full layers have fewer and wider KV heads than those with a window
         head_dim = fields.maybe("global_head_dim") or head_dim

@@ -7,11 +7,13 @@ import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError, reason_of
+from toolkit.plan.model_config import Shape, shape_of
+from toolkit.plan.weights import as_stored
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -22,6 +24,8 @@ LONGEST_CONFIG = 4 * 2**20
 LONGEST_HEADER = 32 * 2**20
 """The format's own bound is 100 MB; 93,000 tensors (256 experts in 61 layers, with scales) of 130 bytes each are 12 MB."""
 MOST_FILES = 4096
+STORED = ("fp8", "awq", "gptq-int4")
+"""Quantizations that stand at the end of a checkpoint's name."""
 NEAREST = 4
 """Names that a hint offers."""
 NO_CONFIG = "Name a model's config.json, or its directory; if this is the one, fetch it again"
@@ -31,22 +35,16 @@ the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
-    """What is known of one model before its weights are read."""
+class KnownModel:
+    """A model whose config is known, before its weights are read."""
 
-    name: str
-    config: Mapping[str, Any]
-    source: str
-    """`catalog`, or the path it was read from."""
-    weight_bytes_on_disk: int | None = None
-    """Of all tensors but those for multi-token prediction; None: no weights were found."""
-    draft_bytes_on_disk: int = 0
-    dtypes: tuple[tuple[str, int], ...] = ()
-    """Bytes by the files' own words, e.g., BF16 and F8_E4M3, the most first."""
+    shape: Shape
+    on_disk: int | None = None
+    """Bytes of all its tensors but those for multi-token prediction; None: no weights are here to be measured."""
     notes: tuple[str, ...] = ()
 
 
-def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
+def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> KnownModel:
     """Read the path, else the catalog's model of this name. Raises ToolkitError."""
     path = Path(word)
     try:
@@ -56,7 +54,7 @@ def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
     if is_path and path.is_dir():
         return _from_directory(path)
     if is_path:
-        return ModelFiles(name=_name(path.parent, path.stem), config=_json(path), source=str(path))
+        return KnownModel(shape=shape_of(_json(path), _name(path.parent, path.stem)))
     name = catalog_name(word, known)
     if name is None:
         spelled = {_plain(one): model for model in known for one in _names(model, known[model])}
@@ -68,13 +66,13 @@ def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
             f"{told}; or name a config.json, or a folder with one",
         )
     entry = known[name]
-    return ModelFiles(
-        name=name,
-        config=entry["config"],
-        source="catalog",
-        weight_bytes_on_disk=entry.get("weight_bytes"),
-        notes=(entry["note"],) if "note" in entry else (),
-    )
+    shape = shape_of(entry["config"], name)
+    stored = next((each for each in STORED if word.lower().endswith(f"-{each}")), None)
+    # the catalog has one config for `Qwen3-8B` and for `Qwen3-8B-AWQ`: who names the second means its weights
+    if stored is not None and shape.quantization is None:
+        shape = replace(shape, quantization=as_stored(shape, stored))
+    notes = (entry["note"],) if "note" in entry else ()
+    return KnownModel(shape=shape, on_disk=entry.get("weight_bytes"), notes=notes)
 
 
 def catalog_name(word: str, known: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -94,7 +92,7 @@ def _plain(word: str) -> str:
     return word.rpartition("/")[2].casefold()
 
 
-def _from_directory(folder: Path) -> ModelFiles:
+def _from_directory(folder: Path) -> KnownModel:
     config = dict(_json(folder / CONFIG))
     if "quantization_config" not in config:
         beside = next((folder / one for one in QUANTIZED if (folder / one).is_file()), None)
@@ -105,29 +103,17 @@ def _from_directory(folder: Path) -> ModelFiles:
                 "quant_method": method,
                 **read.get("quantization", read),
             }
+    shape = shape_of(config, _name(folder, "model"))
     files, notes = _weight_files(folder)
-    name = _name(folder, "model")
     if not files:
         notes.append("no safetensors in the directory: weights are counted from the config")
-        return ModelFiles(name=name, config=config, source=str(folder), notes=tuple(notes))
-    draft_names: tuple[str, ...] = DRAFTS
+        return KnownModel(shape=shape, notes=tuple(notes))
+    drafts: tuple[str, ...] = DRAFTS
     if config.get("num_nextn_predict_layers"):
-        draft_names = (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
-    drafts = 0
-    totals: dict[str, int] = {}
-    for path in files:
-        for tensor, dtype, size in _tensors(path):
-            totals[dtype] = totals.get(dtype, 0) + size
-            drafts += size if tensor.startswith(draft_names) else 0
-    return ModelFiles(
-        name=name,
-        config=config,
-        source=str(folder),
-        weight_bytes_on_disk=sum(totals.values()) - drafts,
-        draft_bytes_on_disk=drafts,
-        dtypes=tuple(sorted(totals.items(), key=lambda pair: -pair[1])),
-        notes=tuple(notes),
-    )
+        drafts = (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
+    tensors = (tensor for path in files for tensor in _tensors(path))
+    size = sum(size for name, size in tensors if not name.startswith(drafts))
+    return KnownModel(shape=shape, on_disk=size, notes=tuple(notes))
 
 
 def _name(folder: Path, otherwise: str) -> str:
@@ -173,8 +159,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
     return [path for path in found if path.name in named], notes
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Name, dtype and bytes of every tensor of a file, by its header."""
+def _tensors(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and bytes of every tensor of a file, by its header."""
     try:
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -209,7 +195,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, str, int]]:
             or not 0 <= offsets[0] <= offsets[1] <= room
         ):
             raise ToolkitError(f"`{path}` ends before its tensor `{name:.80}`", "Fetch it again")
-        yield name, str(tensor.get("dtype")), offsets[1] - offsets[0]
+        yield name, offsets[1] - offsets[0]
 
 
 def _json(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:

@@ -6,34 +6,20 @@ says what would make it fit.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.plan import advice
-from toolkit.plan.capacity import (
-    NO_GOAL,
-    NO_LOAD,
-    Goal,
-    RequestLengths,
-    cost,
-    requests_per_s,
-    under_way,
-)
-from toolkit.plan.engine import PLAIN, EngineSettings, Gpu
+from toolkit.plan.advice import Advice, choose, tokens_words
+from toolkit.plan.capacity import NO_LOAD, held_by_bytes
+from toolkit.plan.engine import EngineSettings, PlanQuestion
 from toolkit.plan.kv_cache import bytes_per_token, layer_bytes, reported_tokens, state_bytes
-from toolkit.plan.memory import MemorySetting, Room, Values, graph_bytes, longest_length, room
-from toolkit.plan.model_config import KvHeads, Shape
-from toolkit.plan.remarks import remarks
-from toolkit.plan.result import Advice, Plan
+from toolkit.plan.memory import Room
+from toolkit.plan.model_config import KvHeads, Latent, Recurrent, Shape
 from toolkit.plan.weights import as_stored, parameters, weights_bytes, weights_of_gpu
-from toolkit.units import GIB
+from toolkit.units import GIB, digits
 
-UNKNOWN_LENGTH = 4096
-"""Tokens, where neither the workload nor the model tells a limit."""
-ROUNDS = 8
-"""Sequences ask for memory (graphs, logits), which takes room from sequences. Two rounds are nearly always enough."""
 COMMON = ("bf16", "fp8", "awq", "gptq-int4")
 """What most models are published in, the largest first."""
 MORE_GPUS = (2, 4, 8)
@@ -41,39 +27,90 @@ FP8 = "fp8"
 WORTH = 1.1
 """Times as many requests from which on a hint is worth a line: hybrids' states are not made smaller."""
 
+ENGINE_V1_FROM = (0, 8)
+UNLIKE = 1.5
+"""Times the mean from which on the longest request is told apart."""
 
-def plan(
-    shape: Shape,
-    gpu: Gpu,
-    *,
-    quantization: str | None = None,
-    on_disk: int | None = None,
-    settings: EngineSettings = PLAIN,
-    load: RequestLengths = NO_LOAD,
-    goal: Goal = NO_GOAL,
-) -> Plan:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One model, in one quantization, on one machine. Bytes and tokens are of the whole engine, all its GPUs together."""
+
+    model: str
+    gpu: str
+    gpus: int = 1
+    """Tensor parallel x pipeline parallel."""
+    quantization: str
+    kv_cache_dtype: str = "auto"
+    fits: bool
+    """Its weights and at least one request of `max-model-len` do."""
+    weights_gib: float
+    kv_bytes_per_token: float
+    """Of layers that keep all tokens."""
+    state_bytes_per_request: float = 0.0
+    """Of layers whose memory does not grow with the tokens: linear attention, and windows once they are full."""
+    block_size: int | None = None
+    """Tokens."""
+    bytes_per_block: int | None = None
+    num_gpu_blocks: int | None = None
+    """As vLLM would report it: one of them is reserved, and holds nothing."""
+    kv_budget_gib: float
+    kv_cache_tokens: int
+    """As vLLM would report it: for hybrids what requests of full length would add up to."""
+    request_tokens: float
+    """Prompt and answer of one request, which `max_concurrency` is for."""
+    max_concurrency: int
+    """Requests of `request_tokens` that are in memory at once."""
+    requests_per_s: float | None = None
+    """None: the time of one request is not known."""
+    cost_per_million_tokens: float | None = None
+    """In the currency of the GPU hour's price; None: no price, or no rate."""
+    seconds_per_request: float | None = None
+    """As measured, by whomever."""
+    max_model_len: int | None = None
+    """All of it is reckoned with this limit, these sequences and this share of memory: as told, or as recommended."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    blocks_per_request: int | None = None
+    """Of `request_tokens`, at its end, states included."""
+    blocks_to_begin: int | None = None
+    """So many must be free for it to begin: more than it holds at its end where a window moves on."""
+    memory_gib: float | None = None
+    """What programs are offered of all GPUs. Weights, the KV budget and the next three are parts of the share of it that
+    vLLM may use."""
+    context_gib: float | None = None
+    """CUDA's own; estimated, as the next two."""
+    activation_gib: float | None = None
+    graph_gib: float | None = None
+    """Until vLLM 0.19 they come on top of that share."""
+    parameters: int | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+    """Recommended, without dashes, e.g., {"max-model-len": "512"}."""
+    advice: tuple[Advice, ...] = ()
+    """The same flags, each with its reason."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(asked: PlanQuestion, quantization: str | None = None) -> Plan:
     """Say what fits. Raises ToolkitError when `tp` or `pp` cannot divide the model, or a name is not known."""
-    gpus = settings.gpus
+    shape, gpu, settings = asked.shape, asked.gpu, asked.settings
+    gpus, seconds = settings.gpus, asked.seconds_per_request
     if gpu.is_slice and gpus > 1:
         raise ToolkitError(
             f"{gpus} slices of the kind `{gpu.name}` cannot serve one model: a process sees one of them",
             "Take a larger slice, or the whole GPU",
         )
     stored = as_stored(shape, quantization).name
-    weights = weights_of_gpu(shape, quantization, tp=settings.tp, pp=settings.pp, on_disk=on_disk)
-    chooser = _FlagChooser(shape, gpu, weights, settings, load, goal)
-    flags, left = chooser.choose()
-    tokens = chooser.tokens(flags)
-    at_once, seconds = left.at_once(tokens), goal.seconds_per_request
-    rate = requests_per_s(min(at_once, flags.max_num_seqs), seconds) if seconds else None
-    price = cost(
-        goal.prices,
-        gpus=gpus,
-        requests_per_s=rate,
-        prompt_tokens=load.prompt_tokens,
-        output_tokens=load.output_tokens,
-        request_tokens=tokens,
+    weights = weights_of_gpu(
+        shape, quantization, tp=settings.tp, pp=settings.pp, on_disk=asked.on_disk
     )
+    flags, left = choose(asked, weights)
+    max_model_len = int(flags["max-model-len"].value)
+    max_num_seqs = int(flags["max-num-seqs"].value)
+    # for want of better as long as a request may get
+    tokens = asked.load.request_tokens or float(max_model_len)
+    at_once = left.at_once(tokens)
 
     advised: list[Advice] = []
     if left.fits:  # nobody should start what does not fit
@@ -94,8 +131,8 @@ def plan(
             told.append(
                 ("quantization", "fp8", "made while loading: no other checkpoint is needed")
             )
-        advised = [flags.length, flags.seqs, flags.batched, flags.share]
-        advised += [Advice(flag=flag, value=value, why=why) for flag, value, why in told]
+        others = [Advice(flag=flag, value=value, why=why) for flag, value, why in told]
+        advised = [*flags.values(), *others]
     spent, cache = left.budget, left.cache
     found = Plan(
         model=shape.name,
@@ -105,7 +142,7 @@ def plan(
         kv_cache_dtype=settings.kv_cache_dtype,
         fits=left.fits,
         parameters=parameters(shape).total,
-        weights_gib=weights_bytes(shape, quantization, on_disk=on_disk) / GIB,
+        weights_gib=weights_bytes(shape, quantization, on_disk=asked.on_disk) / GIB,
         kv_bytes_per_token=float(per_token(shape, settings)),
         state_bytes_per_request=float(per_request(shape, settings)),
         block_size=cache.block_size,
@@ -117,13 +154,13 @@ def plan(
         blocks_per_request=left.each(tokens),
         blocks_to_begin=left.to_begin(tokens),
         max_concurrency=at_once,
-        requests_per_s=rate if left.fits else None,
+        # Little's law: 52 at once of 5 s each are 10.4 a second
+        requests_per_s=min(at_once, max_num_seqs) / seconds if left.fits and seconds else None,
         seconds_per_request=seconds,
-        cost_per_million_tokens=price.per_million_tokens if price else None,
-        max_model_len=flags.max_model_len,
-        max_num_seqs=flags.max_num_seqs,
-        max_num_batched_tokens=int(flags.batched.value),
-        gpu_memory_utilization=float(flags.share.value),
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=int(flags["max-num-batched-tokens"].value),
+        gpu_memory_utilization=float(flags["gpu-memory-utilization"].value),
         memory_gib=gpu.memory_bytes * gpus / GIB,
         context_gib=spent.context * gpus / GIB,
         activation_gib=spent.activations * gpus / GIB,
@@ -131,156 +168,179 @@ def plan(
         advice=tuple(advised),
         flags={one.flag: one.value for one in advised},
     )
-    return replace(found, notes=remarks(found, shape, gpu, settings, load, left))
+    return replace(found, notes=remarks(found, asked, left))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flags:
-    """The four flags that follow from memory and load, each with its reason."""
-
-    length: Advice
-    share: Advice
-    seqs: Advice
-    batched: Advice
-
-    @property
-    def max_model_len(self) -> int:
-        return int(self.length.value)
-
-    @property
-    def max_num_seqs(self) -> int:
-        return int(self.seqs.value)
+# --- What a reader must know beside the figures: what is an estimate, what is a floor, what does not fit ----------------
 
 
-class _FlagChooser:
-    """Finds flags that agree with each other: from vLLM's own defaults down to what memory holds."""
+def remarks(found: Plan, asked: PlanQuestion, left: Room) -> tuple[str, ...]:
+    """All of them, what matters most first; `left`: what the plan's flags leave for requests."""
+    chapters = (_of_the_start, _of_memory, _of_the_weights, _of_time)
+    return tuple(dict.fromkeys(note for each in chapters for note in each(found, asked, left)))
 
-    def __init__(
-        self,
-        shape: Shape,
-        gpu: Gpu,
-        weights: int,
-        settings: EngineSettings,
-        load: RequestLengths,
-        goal: Goal,
-    ) -> None:
-        """`weights`: bytes on the fullest GPU."""
-        self._shape, self._gpu, self._weights = shape, gpu, weights
-        self._settings, self._load, self._goal = settings, load, goal
-        self._default_seqs, self._default_batched = advice.defaults(
-            gpu.memory_bytes, is_a100=gpu.is_a100, version=settings.version
+
+def _of_the_start(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
+    """What does not fit, what was not told, and what vLLM, or the limit, would refuse."""
+    shape, load, settings = asked.shape, asked.load, asked.settings
+    spent = left.budget
+    if not found.fits and spent.kv <= 0:
+        yield (
+            f"does not fit: {spent.weights / GIB:.1f} GiB of weights and about"
+            f" {(spent.requested - spent.weights - spent.kv) / GIB:.1f} GiB beside them are more than the"
+            f" {spent.requested / GIB:.1f} GiB that vLLM may use of one GPU"
         )
-        longest = load.longest
-        if longest is None and load.request_tokens is not None:
-            longest = math.ceil(load.request_tokens)
-        self._longest = longest
-        self._is_open = settings.max_model_len is None and longest is None
-        """Nobody told how long requests get."""
-
-    def choose(self) -> tuple[_Flags, Room]:
-        """The flags, and what they leave for requests."""
-        settings = self._settings
-        seqs = settings.max_num_seqs or self._default_seqs
-        batched = settings.max_num_batched_tokens or self._default_batched
-        flags = _Flags(
-            length=self._length(None),
-            share=self._share(self._default_seqs),
-            seqs=Advice(flag="max-num-seqs", value=str(seqs), why=""),
-            batched=Advice(flag="max-num-batched-tokens", value=str(batched), why=""),
+    elif not found.fits:
+        yield (
+            f"does not start: one request of max-model-len, {found.max_model_len:,} tokens, does not fit into"
+            f" {spent.kv / GIB:.1f} GiB of KV cache"
         )
-        left = self._room(flags)
-        for _ in range(ROUNDS):
-            better = self._with_room(flags, left)
-            if better == flags:
-                break
-            flags, left = better, self._room(better)
-        if self._is_open and not left.fits:
-            flags = replace(flags, length=self._length(left))
-            left = self._room(flags)
-        if self._load.request_tokens and left.at_once(self.tokens(flags)) < flags.max_num_seqs:
-            flags = replace(self._with_room(flags, left), length=flags.length, share=flags.share)
-            left = self._room(flags)
-        return flags, left
-
-    def tokens(self, flags: _Flags) -> float:
-        """Of one request, for want of better as long as it may get."""
-        return self._load.request_tokens or float(flags.max_model_len)
-
-    def _room(self, flags: _Flags) -> Room:
-        values = Values(
-            max_model_len=flags.max_model_len,
-            max_num_seqs=flags.max_num_seqs,
-            batched_tokens=int(flags.batched.value),
-            utilization=float(flags.share.value),
+    if load.request_tokens is None:
+        yield (
+            "how long requests are was not told, so all are counted as long as max-model-len: real ones are shorter, and more of them"
+            " fit"
         )
-        return room(self._shape, self._gpu, self._weights, self._settings, values)
+    yield from (*load.notes, *shape.notes, *spent.notes)
+    limit, most = found.max_model_len or 0, shape.max_positions
+    if most is not None and limit > most:
+        yield f"max-model-len {limit:,} is more than the {most:,} that the model was made for: vLLM refuses to start"
+    if load.request_tokens is not None and load.request_tokens > limit:
+        yield f"requests of {tokens_words(load.request_tokens)} are longer than max-model-len {limit:,}: they are refused"
+    elif load.longest is not None and load.longest > limit:
+        yield f"the longest requests, {load.longest:,} tokens, are longer than max-model-len {limit:,}: they are refused"
+    if (found.max_num_batched_tokens or 0) < (found.max_num_seqs or 0):
+        yield "max-num-batched-tokens is less than max-num-seqs: vLLM refuses to start"
+    # what vLLM checks before it captures graphs: each sequence that decodes needs a block for its state
+    if (
+        (found.fits and not settings.eager and left.cache.has_states)
+        and found.max_num_seqs is not None
+        and found.max_num_seqs > left.blocks
+    ):
+        yield (
+            f"max-num-seqs {found.max_num_seqs:,} is more than the {left.blocks:,} blocks that hold the requests' states: vLLM refuses to"
+            " start"
+        )
 
-    def _with_room(self, flags: _Flags, left: Room) -> _Flags:
-        """Better flags, as far as memory that the first ones leave tells."""
-        settings, load, goal = self._settings, self._load, self._goal
-        if self._is_open:
-            flags = replace(flags, length=self._length(left))
-        if load.request_tokens is None:
-            # requests whose states memory holds, of a model that keeps states
-            states = left.at_once(1) if left.cache.state_mode else None
-            seqs = advice.unknown_num_seqs(self._default_seqs, states)
-        else:
-            peak = None
-            if goal.target_rps is not None and goal.seconds_per_request is not None:
-                peak = under_way(goal.target_rps, goal.seconds_per_request)
-            seqs = advice.max_num_seqs(
-                left.at_once(load.request_tokens),
-                request_tokens=load.request_tokens,
-                default=self._default_seqs,
-                peak_under_way=peak,
+
+def _of_memory(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
+    """What takes memory, and how it is counted."""
+    shape, settings = asked.shape, asked.settings
+    kinds = [layer.attention for layer in shape.layers]
+    states = sum(isinstance(one, Recurrent) for one in kinds)
+    windows = {one.window for one in kinds if isinstance(one, KvHeads) and one.window is not None}
+    if shape.other:
+        size = shape.other * shape.element_bytes / GIB
+        yield (
+            f"{size:.1f} GiB of the weights are its image encoder, as its config tells of it; what an image takes while it is read is not"
+            " counted, nor is a cache of images"
+        )
+    if states:
+        is_cached = settings.prefix_caching
+        each = "two states, one of them for the prefix cache," if is_cached else "one state"
+        yield (
+            f"{states} of {len(kinds)} layers keep a state instead of tokens: a request takes {each} in each of them, however"
+            " short it is, and a block is as large as a state"
+        )
+    if len(left.cache.groups) > 1:
+        yield (
+            "KV tokens are as vLLM reports them: what requests of max-model-len would add up to, not places for tokens; short requests"
+            " hold fewer"
+        )
+    if windows:
+        words = " and ".join(f"{one:,}" for one in sorted(windows))
+        yield (
+            f"some layers look back {words} tokens only; vLLM holds more than that for them while prompts are read, as much as"
+            " max-num-batched-tokens allows"
+        )
+    # what blocks cost, where all layers keep every token: else bytes alone say nothing
+    if not (states or windows) and found.fits and found.block_size and found.blocks_per_request:
+        by_bytes = held_by_bytes(
+            found.kv_budget_gib * GIB, found.kv_bytes_per_token * found.request_tokens
+        )
+        rate = ""
+        if found.seconds_per_request is not None:
+            rate = f" ({digits(by_bytes / found.seconds_per_request)} a second)"
+        if by_bytes != found.max_concurrency:
+            yield (
+                f"bytes alone would hold {by_bytes:,} requests{rate}: blocks of {found.block_size} tokens, {found.blocks_per_request:,} for each"
+                f" request and one reserved, hold {found.max_concurrency:,}"
             )
-        seqs = advice.as_told(seqs, settings.max_num_seqs)
-        batched = advice.max_num_batched_tokens(
-            int(seqs.value),
-            prompt_tokens=load.prompt_tokens,
-            default=self._default_batched,
-            longest_prompt=load.longest_prompt,
-            most=advice.most_batched(self._gpu.memory_bytes),
-            max_model_len=flags.max_model_len,
-        )
-        return replace(
-            flags,
-            seqs=seqs,
-            batched=advice.as_told(batched, settings.max_num_batched_tokens),
-            share=self._share(int(seqs.value)),
-        )
+    few = [one.kv_heads for one in kinds if isinstance(one, KvHeads) and one.kv_heads < settings.tp]
+    if settings.tp > 1 and any(isinstance(one, Latent) for one in kinds):
+        yield "each GPU holds the whole KV cache of every token (MLA): more GPUs leave more room, but do not shrink a token"
+    elif few:
+        yield f"{min(few)} KV heads on {settings.tp} GPUs: some hold copies, so a token takes more bytes over all"
 
-    def _length(self, left: Room | None) -> Advice:
-        told, most = self._settings.max_model_len, self._shape.max_positions
-        if self._longest is not None:
-            asked = self._load.max_model_len
-            return advice.as_told(advice.max_model_len(self._longest, told=asked, most=most), told)
-        if told is not None:
-            return Advice(flag="max-model-len", value=str(told), why="as told")
-        # as long as the model and the memory let it be: nobody told what is needed
-        most = most or UNKNOWN_LENGTH
-        why = "as long as the model was made for: tell how long requests are, and a shorter one follows"
-        if left is not None and left.budget.kv > 0:
-            held = longest_length(self._shape, self._settings, left, self._default_batched)
-            if 0 < held < most:
-                why = f"the longest that fits: the model was made for {most:,}"
-                most = held
-        return Advice(flag="max-model-len", value=str(most), why=why)
 
-    def _share(self, seqs: int) -> Advice:
-        settings = self._settings
-        memory = MemorySetting(
-            max_num_seqs=seqs,
-            batched_tokens=self._default_batched,
-            tp=settings.tp,
-            version=settings.version,
+def _of_the_weights(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
+    """What they leave out, and which engine and checkpoint are meant."""
+    shape, gpu, settings = asked.shape, asked.gpu, asked.settings
+    if settings.spec_tokens:
+        # how it speculates is not asked: n-grams need no layers, others bring their own
+        words = "layers that speculate (EAGLE, MTP, a draft model) and their KV cache are not counted; n-grams need none"
+        if shape.drafts:
+            size = parameters(shape).drafts * shape.element_bytes / GIB
+            words += f". This model's own for multi-token prediction have {size:.1f} GiB in 16 bit"
+        yield words
+    if settings.version < ENGINE_V1_FROM:
+        yield "vLLM before 0.8 has another engine (V0), which deals memory out otherwise: reckoned as its first successor does"
+    if gpu.fp8 is False and "fp8" in found.quantization:
+        yield f"{gpu.name} does not compute in fp8: the weights take half the memory, and are widened in each step"
+    own = shape.quantization.name if shape.quantization else None
+    is_own = own == found.quantization or found.quantization in ("bf16", "fp16", "fp32")
+    if not is_own and not (found.quantization == "fp8" and own is None):
+        yield f"{found.quantization} is another checkpoint of this model: its files decide what stays in 16 bit, and so its size"
+
+
+def _of_time(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
+    """What memory's speed alone allows, as each step reads the weights, whoever waits for it; and how far figures hold."""
+    shape, gpu, settings, load = asked.shape, asked.gpu, asked.settings, asked.load
+    if not found.fits:
+        return
+    seconds, answer = found.seconds_per_request, load.output_tokens
+    if gpu.bandwidth_bytes_s is not None:
+        counted = parameters(shape)
+        # no step of text reads the embedding: it is looked up, but for where it is the output's matrix, too
+        looked_up = 0 if shape.tied else counted.embedding
+        read = found.weights_gib * GIB - (looked_up + counted.other) * shape.element_bytes
+        read_s = read / settings.tp / gpu.bandwidth_bytes_s
+        if seconds is None:
+            all_experts = (
+                " once enough requests run to touch nearly all experts" if counted.idle else ""
+            )
+            words = (
+                f"a token takes {digits(read_s * 1000)} ms or more{all_experts}: each step reads {digits(read / 1e9)} GB of weights at"
+                f" {digits(gpu.bandwidth_bytes_s * settings.tp / 1e9)} GB/s"
+            )
+            if answer is not None and not counted.idle:
+                words += (
+                    f", so an answer of {tokens_words(answer)} {digits(answer * read_s)} s or more"
+                )
+            yield words + "; measured seconds (--seconds-per-request or --run) tell the rest"
+        elif (
+            answer is not None and not counted.idle and not settings.spec_tokens
+        ) and seconds < answer * read_s:
+            yield (
+                f"{digits(seconds)} s for {tokens_words(answer)} of answer is less than it takes to read the weights as often,"
+                f" {digits(answer * read_s)} s: was it measured on another GPU, or did a cache answer?"
+            )
+    if seconds is not None:
+        running = min(found.max_concurrency, found.max_num_seqs or found.max_concurrency)
+        yield (
+            f"requests a second hold if a request still takes {digits(seconds)} s with {running:,} at once: measure it"
+            " with that many"
         )
-        found = advice.gpu_memory_utilization(
-            self._gpu.memory_bytes,
-            graph_bytes=0 if settings.eager else graph_bytes(self._shape, memory),
-            version=settings.version,
+    if load.longest is not None and load.longest >= UNLIKE * found.request_tokens:
+        # a mean says how many fit on average; long ones come together now and then
+        fewest = found.max_concurrency * found.request_tokens / load.longest
+        yield (
+            f"requests are counted at their mean length; if all were as long as the longest, {load.longest:,} tokens, about"
+            f" {fewest:,.0f} would fit: when many long ones meet, some are put off and computed twice (preemption)"
         )
-        return advice.as_told(found, settings.gpu_memory_utilization)
+    if found.max_num_seqs is not None and found.max_num_seqs < found.max_concurrency:
+        idle = 1 - found.max_num_seqs / found.max_concurrency
+        if idle >= 0.1:
+            yield f"max-num-seqs {found.max_num_seqs:,} leaves {math.floor(idle * 100)} % of the KV cache to the prefix cache"
 
 
 # --- Bytes over all GPUs --------------------------------------------------------------------------------------
@@ -291,32 +351,23 @@ def per_token(shape: Shape, settings: EngineSettings) -> int:
     return bytes_per_token(shape, settings.kv_cache_dtype, settings.tp) * settings.tp
 
 
-def per_request(shape: Shape, settings: EngineSettings) -> int:
-    """Bytes over all GPUs that a request takes whatever its length: one state a layer, and full windows."""
-    return _states(shape, settings) + _windows(shape, settings, None)
-
-
-def kv_bytes(shape: Shape, settings: EngineSettings, tokens: float) -> float:
-    """Bytes over all GPUs of one request of so many tokens, before blocks round them up."""
-    windows = _windows(shape, settings, tokens)
-    return per_token(shape, settings) * tokens + windows + _states(shape, settings)
-
-
-def _states(shape: Shape, settings: EngineSettings) -> int:
-    return state_bytes(shape, settings.tp, spec_tokens=settings.spec_tokens) * settings.tp
-
-
-def _windows(shape: Shape, settings: EngineSettings, tokens: float | None) -> int:
-    """What layers that look back only so far keep of so many tokens; None: of more than they look back."""
-    kinds = [layer.attention for layer in shape.layers]
-    return settings.tp * sum(
+def per_request(shape: Shape, settings: EngineSettings, tokens: float | None = None) -> int:
+    """Bytes over all GPUs that a request takes beside that: one state a layer, and windows of so many tokens, None: full ones."""
+    states = state_bytes(shape, settings.tp, spec_tokens=settings.spec_tokens)
+    windows = sum(
         round(
             layer_bytes(one, shape.element_bytes, settings.kv_cache_dtype, settings.tp)
             * (one.window if tokens is None else min(one.window, tokens))
         )
-        for one in kinds
+        for one in (layer.attention for layer in shape.layers)
         if isinstance(one, KvHeads) and one.window is not None
     )
+    return (states + windows) * settings.tp
+
+
+def kv_bytes(shape: Shape, settings: EngineSettings, tokens: float) -> float:
+    """Bytes over all GPUs of one request of so many tokens, before blocks round them up."""
+    return per_token(shape, settings) * tokens + per_request(shape, settings, tokens)
 
 
 # --- Side by side -----------------------------------------------------------------------------------------------
@@ -329,43 +380,58 @@ def names_for(shape: Shape) -> tuple[str, ...]:
     return (own, *(name for name in COMMON if name not in alike))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """One model on one machine, whatever the quantization."""
-
-    shape: Shape
-    gpu: Gpu
-    on_disk: int | None = None
-    """Bytes of the files, in the quantization that the config tells of."""
-    settings: EngineSettings = PLAIN
-    load: RequestLengths = NO_LOAD
-    goal: Goal = NO_GOAL
-
-    def answer(self, name: str) -> Plan:
-        """The plan for one quantization."""
-        return plan(
-            self.shape,
-            self.gpu,
-            quantization=name,
-            on_disk=self.on_disk,
-            settings=self.settings,
-            load=self.load,
-            goal=self.goal,
-        )
-
-    def otherwise(self, name: str, **changes: Any) -> Plan | None:
-        """The same with other settings; None: they are impossible, e.g., heads that so many GPUs cannot share."""
-        try:
-            return replace(self, settings=replace(self.settings, **changes)).answer(name)
-        except ToolkitError:
-            return None
-
-
 def side_by_side(asked: PlanQuestion, names: Sequence[str] = ()) -> tuple[Plan, ...]:
-    """One plan for each name; without names, for those that are usual."""
-    plans = [asked.answer(name) for name in dict.fromkeys(names or names_for(asked.shape))]
-    hints = ((one, _hint(one, asked)) for one in plans)
-    return tuple(replace(one, notes=(*one.notes, *hint)) for one, hint in hints)
+    """One plan for each name, without names for those that are usual; each says what one change would make fit, or hold more."""
+    plans = []
+    for name in dict.fromkeys(names or names_for(asked.shape)):
+        one, hint = plan(asked, name), ""
+        if not one.fits:
+            ways = ways_out(one, asked)
+            hint = (
+                f"it would fit with {', or '.join(ways)}"
+                if ways
+                else "no single change of quantization, KV cache, GPUs or length makes it fit: it needs a larger GPU"
+            )
+        elif asked.settings.kv_cache_dtype == "auto":
+            smaller = otherwise(asked, one.quantization, kv_cache_dtype=FP8)
+            if smaller and smaller.max_concurrency > WORTH * one.max_concurrency:
+                hint = (
+                    f"with --kv-cache-dtype {FP8} memory holds {smaller.max_concurrency:,} requests instead of"
+                    f" {one.max_concurrency:,}"
+                )
+        plans.append(replace(one, notes=(*one.notes, hint)) if hint else one)
+    return tuple(plans)
+
+
+def otherwise(asked: PlanQuestion, name: str, **changes: Any) -> Plan | None:
+    """The plan with other settings; None: they are impossible, e.g., heads that so many GPUs cannot share."""
+    try:
+        return plan(replace(asked, settings=replace(asked.settings, **changes)), name)
+    except ToolkitError:
+        return None
+
+
+def ways_out(one: Plan, asked: PlanQuestion) -> tuple[str, ...]:
+    """Each a change of one thing that makes it fit; none: it takes two."""
+    own, ways = one.quantization, []
+    for name in names_for(asked.shape):
+        other = otherwise(asked, name) if name != own else None
+        if other and other.fits:
+            ways.append(f"quantization {name}")
+    if asked.settings.kv_cache_dtype == "auto":
+        other = otherwise(asked, own, kv_cache_dtype=FP8)
+        if other and other.fits:
+            ways.append(f"--kv-cache-dtype {FP8}")
+    for count in MORE_GPUS:
+        other = otherwise(asked, own, tp=count) if count > asked.settings.tp else None
+        if other and other.fits:
+            ways.append(f"{other.gpus} GPUs (--tensor-parallel-size {count})")
+            break  # the fewest that do
+    # a limit that memory allows, where the weights leave any
+    shorter = otherwise(replace(asked, load=NO_LOAD), own, max_model_len=None)
+    if shorter and shorter.fits and shorter.max_model_len:
+        ways.append(f"requests of at most {shorter.max_model_len:,} tokens")
+    return tuple(ways)
 
 
 def best(plans: Sequence[Plan]) -> Plan:
@@ -376,54 +442,10 @@ def best(plans: Sequence[Plan]) -> Plan:
 def gains(plans: Sequence[Plan]) -> str | None:
     """`gptq-int4 holds 4.1 times the requests of bf16`: the most against the first that fits."""
     fitting = [one for one in plans if one.fits and one.max_concurrency]
-    if len(fitting) < 2:
+    if not fitting:
         return None
-    most = max(fitting, key=lambda one: one.max_concurrency)
-    first = fitting[0]
+    first, most = fitting[0], max(fitting, key=lambda one: one.max_concurrency)
     if most.max_concurrency <= first.max_concurrency:
         return None
     times = most.max_concurrency / first.max_concurrency
     return f"{most.quantization} holds {times:.1f} times the requests of {first.quantization}"
-
-
-def _hint(one: Plan, asked: PlanQuestion) -> list[str]:
-    """What a change of one thing would do: make it fit, or hold more."""
-    if not one.fits:
-        ways = ways_out(one, asked)
-        if not ways:
-            return [
-                "no single change of quantization, KV cache, GPUs or length makes it fit: it needs a larger GPU"
-            ]
-        return [f"it would fit with {', or '.join(ways)}"]
-    if asked.settings.kv_cache_dtype == "auto":
-        smaller = asked.otherwise(one.quantization, kv_cache_dtype=FP8)
-        if smaller and smaller.max_concurrency > WORTH * one.max_concurrency:
-            hint = (
-                f"with --kv-cache-dtype {FP8} memory holds {smaller.max_concurrency:,} requests instead of"
-                f" {one.max_concurrency:,}"
-            )
-            return [hint]
-    return []
-
-
-def ways_out(one: Plan, asked: PlanQuestion) -> tuple[str, ...]:
-    """Each a change of one thing that makes it fit; none: it takes two."""
-    own, ways = one.quantization, []
-    for name in names_for(asked.shape):
-        other = asked.otherwise(name) if name != own else None
-        if other and other.fits:
-            ways.append(f"quantization {name}")
-    if asked.settings.kv_cache_dtype == "auto":
-        other = asked.otherwise(own, kv_cache_dtype=FP8)
-        if other and other.fits:
-            ways.append(f"--kv-cache-dtype {FP8}")
-    for count in MORE_GPUS:
-        other = asked.otherwise(own, tp=count) if count > asked.settings.tp else None
-        if other and other.fits:
-            ways.append(f"{other.gpus} GPUs (--tensor-parallel-size {count})")
-            break  # the fewest that do
-    # a limit that memory allows, where the weights leave any
-    shorter = replace(asked, load=NO_LOAD).otherwise(own, max_model_len=None)
-    if shorter and shorter.fits and shorter.max_model_len:
-        ways.append(f"requests of at most {shorter.max_model_len:,} tokens")
-    return tuple(ways)

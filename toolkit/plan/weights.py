@@ -5,31 +5,33 @@ In a quantization, as published or as they lie on disk, over all GPUs and on the
 
 from dataclasses import dataclass, replace
 
-from toolkit.plan.model_config import Attention, KvHeads, Latent, Layer, Recurrent, Shape
+from toolkit.plan.model_config import KvHeads, Latent, Layer, Recurrent, Shape
 from toolkit.plan.quantization import KNOWN, Quantization, quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """How many, by what they are."""
+    """How many, by what they are: of a model, or of one of its layers."""
 
-    embedding: int
-    head: int
+    embedding: int = 0
+    head: int = 0
     """The output's own matrix; 0 where it is the embedding's."""
     attention: int
     """Its projections: what is quantized of it."""
+    copied: int
+    """Of `attention`: what every GPU holds whole under tensor parallelism."""
     mlp: int
     """Of layers without experts, and of shared experts."""
     experts: int
     """Those that a router picks from."""
-    rest: int
-    """Norms, biases, routers, convolutions: they stay in 16 bit."""
-    other: int
-    """Beside the text model: an image encoder."""
-    drafts: int
-    """Of multi-token prediction; not in `total`, as they are loaded only on demand."""
     idle: int
     """Of `experts`: those that one token leaves out."""
+    rest: int
+    """Norms, biases, routers, convolutions: they stay in 16 bit."""
+    other: int = 0
+    """Beside the text model: an image encoder."""
+    drafts: int = 0
+    """Of multi-token prediction; not in `total`, as they are loaded only on demand."""
 
     @property
     def total(self) -> int:
@@ -43,101 +45,74 @@ class Parameters:
         return self.total - self.idle - self.other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerParameters:
-    """Of one layer, as in Parameters."""
-
-    attention: int
-    mlp: int
-    experts: int
-    rest: int
-    idle: int
-    copied: int
-    """Of `attention`: what every GPU holds whole under tensor parallelism."""
-
-
 def parameters(shape: Shape) -> Parameters:
     """Count them."""
     counted = [layer_parameters(layer, shape.hidden) for layer in shape.layers]
-    matrix = shape.vocab * shape.hidden
-    drafts = 0
+    matrix, drafts = shape.vocab * shape.hidden, 0
     if counted:
         # each a layer like the last, and a matrix that joins a token's embedding with what the model made of it
-        last = counted[-1]
-        layer = last.attention + last.mlp + last.experts + last.rest
-        drafts = shape.drafts * (layer + 2 * shape.hidden * shape.hidden + 3 * shape.hidden)
+        joined = 2 * shape.hidden * shape.hidden + 3 * shape.hidden
+        drafts = shape.drafts * (counted[-1].total + joined)
     return Parameters(
         embedding=matrix,
         head=0 if shape.tied else matrix,
         attention=sum(one.attention for one in counted),
+        copied=sum(one.copied for one in counted),
         mlp=sum(one.mlp for one in counted),
         experts=sum(one.experts for one in counted),
+        idle=sum(one.idle for one in counted),
         rest=sum(one.rest for one in counted) + shape.hidden,
         other=shape.other,
         drafts=drafts,
-        idle=sum(one.idle for one in counted),
     )
 
 
-def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
+def layer_parameters(layer: Layer, hidden: int) -> Parameters:
     """Count one layer's."""
-    mlp, attention = layer.mlp, layer.attention
-    projections, vectors = _attention(attention, hidden)
-    one = mlp.matrices * hidden * mlp.width
-    shared = mlp.matrices * hidden * mlp.shared_width
-    router = hidden * mlp.experts + hidden * mlp.shared_gated
-    copied = 0
-    if isinstance(attention, Latent):
-        # MLA's way down is not divided: each GPU makes the whole latent vector
-        copied = hidden * (attention.rank + attention.rope_dim + (attention.query_rank or 0))
-    return LayerParameters(
-        attention=projections,
-        mlp=shared if mlp.experts else one,
-        experts=mlp.experts * one,
-        rest=layer.norms + vectors + router + mlp.biases,
-        idle=(mlp.experts - min(mlp.experts, mlp.experts_used)) * one,
-        copied=copied,
-    )
-
-
-def _attention(one: Attention, hidden: int) -> tuple[int, int]:
-    """Parameters of its projections, and of its vectors."""
+    one, copied = layer.attention, 0
     if isinstance(one, KvHeads):
         queries = one.heads * one.head_dim * (2 if one.gated else 1)
         keys_and_values = one.kv_heads * (one.head_dim + one.value_dim)
-        out = one.heads * one.value_dim
-        return hidden * (queries + keys_and_values + out), one.biases + one.head_norms
-    if isinstance(one, Latent):
-        queries = one.heads * (one.nope_dim + one.rope_dim)
-        into = hidden * queries
-        if one.query_rank is not None:
-            into = hidden * one.query_rank + one.query_rank * queries
+        projections = hidden * (queries + keys_and_values + one.heads * one.value_dim)
+        vectors = one.biases + one.head_norms
+    elif isinstance(one, Latent):
+        queries, rank = one.heads * (one.nope_dim + one.rope_dim), one.query_rank
+        into = hidden * queries if rank is None else (hidden + queries) * rank
         down = hidden * (one.rank + one.rope_dim)
         up = one.rank * one.heads * (one.nope_dim + one.value_dim)
-        out = one.heads * one.value_dim * hidden
-        return into + down + up + out, one.rank + (one.query_rank or 0)
-    # queries, keys, values and a gate for these; two numbers a head for decay and step; a convolution over the first three
-    keys, values = one.key_heads * one.key_dim, one.value_heads * one.value_dim
-    projections = hidden * (2 * keys + 2 * values) + values * hidden
-    steps = hidden * 2 * one.value_heads
-    vectors = (2 * keys + values) * one.kernel + 2 * one.value_heads + one.value_dim
-    return projections, steps + vectors
+        projections = into + down + up + one.heads * one.value_dim * hidden
+        vectors = one.rank + (rank or 0)
+        # MLA's way down is not divided: each GPU makes the whole latent vector
+        copied = down + hidden * (rank or 0)
+    else:
+        # queries, keys, values and a gate for these; two numbers a head for decay and step; a convolution over the first three
+        keys, values = one.key_heads * one.key_dim, one.value_heads * one.value_dim
+        projections = hidden * (2 * keys + 2 * values) + values * hidden
+        vectors = hidden * 2 * one.value_heads
+        vectors += (2 * keys + values) * one.kernel + 2 * one.value_heads + one.value_dim
+
+    mlp = layer.mlp
+    network = mlp.matrices * hidden * mlp.width
+    router = hidden * mlp.experts + hidden * mlp.shared_gated
+    return Parameters(
+        attention=projections,
+        copied=copied,
+        mlp=mlp.matrices * hidden * mlp.shared_width if mlp.experts else network,
+        experts=mlp.experts * network,
+        idle=(mlp.experts - min(mlp.experts, mlp.experts_used)) * network,
+        rest=layer.norms + vectors + router + mlp.biases,
+    )
 
 
-def weights_bytes(
-    shape: Shape, named: str | None = None, *, on_disk: int | None = None, drafts: bool = False
-) -> int:
-    """Bytes over all GPUs. `on_disk`, what the files hold, goes before any count where they are in that quantization.
-
-    `drafts`: with the layers for multi-token prediction, as in the files; vLLM loads them for speculation only.
-    """
+def weights_bytes(shape: Shape, named: str | None = None, *, on_disk: int | None = None) -> int:
+    """Bytes over all GPUs. `on_disk`, what the files hold, goes before any count where they are in that quantization."""
     if on_disk is not None and is_as_on_disk(shape, named):
         return on_disk
     stored, counted = as_stored(shape, named), parameters(shape)
     quantized = counted.attention + counted.mlp + counted.experts
     if stored.attention_kept:
         quantized = counted.experts or counted.mlp
-    kept = counted.total - quantized + (counted.drafts if drafts else 0)
+    kept = counted.total - quantized
     return round(quantized * stored.weight_bytes + kept * _kept_bytes(shape, stored))
 
 

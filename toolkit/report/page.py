@@ -23,8 +23,17 @@ HEADROOM = 1.08
 """An axis ends a little above its highest point."""
 
 
-def document(title: str, body: Markup) -> str:
-    """The whole file."""
+def document(
+    title: str,
+    *,
+    heading: object,
+    found: str,
+    about: str | None = None,
+    sections: object,
+    notes: Sequence[object],
+    no_notes: str,
+) -> str:
+    """The whole file: what was found, of what, the sections, and what that rests on; `no_notes`, where nothing is to be said of it."""
     head = tag(
         "head",
         Markup('<meta charset="utf-8">'),
@@ -36,7 +45,16 @@ def document(title: str, body: Markup) -> str:
         tag("title", title),
         Markup(f"<style>\n{Path(__file__).with_name('page.css').read_text()}</style>"),
     )
-    return f"<!doctype html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+    main = tag(
+        "main",
+        tag("h1", heading),
+        tag("p", found, class_="headline"),
+        tag("p", about, class_="told") if about is not None else None,
+        sections,
+        tag("h2", "What this rests on"),
+        notes_list(notes, no_notes),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
 
 
 def rows_table(

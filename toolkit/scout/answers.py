@@ -1,4 +1,4 @@
-"""What a host answered to one look, as plain values. No network: `look` fills these in."""
+"""What a host answered to one look, as plain values, and which further pages that makes worth asking. No network: `look` asks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +21,12 @@ TOKENIZE = "/tokenize"
 """Unguarded too; its answer carries max_model_len."""
 ABOUT = {"tgi": "/info", "sglang": "/server_info", "llama.cpp": "/props"}
 """Where engines without /version tell about themselves."""
+ENGINE_MARKS = {
+    "tgi": (b"tgi_", b'"tgi"'),
+    "sglang": (b"sglang:", b'"sglang"'),
+    "llama.cpp": (b"llamacpp:", b'"llamacpp"'),
+}
+"""How such an engine shows itself: in its metrics, or as `owned_by` of its models."""
 
 KEY_GOES_TO = frozenset({VERSION, MODELS, METRICS, *ABOUT.values()})
 """Pages that are asked again with the key when they refuse without it. Never /health: LiteLLM
@@ -99,3 +105,37 @@ def gateway(answers: Mapping[str, PageAnswer]) -> str | None:
         return "vllm-router"
     # its families stand there before it has seen an engine
     return "production-stack-router" if b" vllm:healthy_pods_total " in body(METRICS) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """A request to make: none of them runs inference or changes the host."""
+
+    method: str = "GET"
+    path: str
+    json: Mapping[str, str] | None = None
+
+
+def follow_ups(answers: Mapping[str, PageAnswer], *, has_key: bool) -> list[PageRequest]:
+    """Which further pages the first answers make worth asking, most often none."""
+    health, version, models, metrics = (answers[path] for path in FIRST_ROUND)
+    asked = []
+    is_json = metrics.ok and metrics.body.lstrip()[:1] in (b"{", b"[")
+    if is_json or metrics.status == 404:
+        asked.append(PageRequest(path=TRTLLM_METRICS))
+    # /health refuses or fails, or /metrics refuses: LiteLLM does so while it is well
+    if LITELLM_ALIVE not in answers and (health.may_want_key or metrics.refused):
+        asked.append(PageRequest(path=LITELLM_ALIVE))
+    # where a key is wanted: is another door open? GET is refused by a POST route that exists
+    if models.refused or has_key:
+        asked.append(PageRequest(path=INVOCATIONS))
+    if models.refused and version.ok:
+        asked.append(PageRequest(method="POST", path=TOKENIZE, json={"prompt": "a"}))
+    if not version.ok:
+        said = metrics.body + models.body
+        asked += [
+            PageRequest(path=ABOUT[engine])
+            for engine, marks in ENGINE_MARKS.items()
+            if any(mark in said for mark in marks)
+        ]
+    return asked

@@ -1,4 +1,4 @@
-"""Ask hosts what they are: the only file of this room that touches the network (httpx).
+"""Ask hosts what they are: the only file of this package that touches the network (httpx).
 
 It contacts the hosts it is given and nothing else: no proxy from the environment, no redirect to
 another address. It judges nothing; `sighting` reads what came.
@@ -7,10 +7,11 @@ another address. It judges nothing; `sighting` reads what came.
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -21,8 +22,7 @@ from toolkit.hosts import same_origin
 from toolkit.records import Host
 from toolkit.safe_text import printable
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import PageAnswer, Scrape
-from toolkit.scout.follow_up import FollowUp, follow_ups
+from toolkit.scout.answers import PageAnswer, PageRequest, Scrape, follow_ups
 from toolkit.scout.problems import problem_of
 
 log = logging.getLogger("toolkit.scout")
@@ -81,34 +81,26 @@ class Scout:
     async def look(self) -> Scrape:
         """Ask every page, then those that only the first answers show to be worth asking."""
         at, deadline = time.time(), time.monotonic() + self._timeout_s
-        first = [
-            FollowUp(method="GET", path=path) for path in (self._health, *pages.FIRST_ROUND[1:])
-        ]
+        first = [PageRequest(path=path) for path in (self._health, *pages.FIRST_ROUND[1:])]
         answers = {pages.HEALTH: pages.NOT_ASKED} | await self._in_time(first, deadline)
         answers |= await self._in_time(follow_ups(answers, has_key=self._key is not None), deadline)
         if pages.gateway(answers) == "litellm":
             self._health = pages.LITELLM_ALIVE  # its /health would call every model at each look
-        quiet = await self._ask_quietly(answers, deadline)
+
+        # a page that came once more, alone: the work for other hosts would count as this one's latency
+        paths = (self._health, *QUIET_PAGES)
+        came = [path for path in paths if path in answers and answers[path].ok]
+        quiet = None
+        if came:
+            left_s = deadline - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    request = PageRequest(path=came[0])
+                    quiet = await self._quiet.ask(lambda: self._fetch(request, None))
         return Scrape(host=self.host, at=at, answers=answers, quiet=quiet)
 
-    async def _ask_quietly(
-        self, answers: Mapping[str, PageAnswer], deadline: float
-    ) -> PageAnswer | None:
-        """Ask a page that came once more, alone: the work for other hosts would count as this one's latency."""
-        paths = (self._health, *QUIET_PAGES)
-        path = next((path for path in paths if path in answers and answers[path].ok), None)
-        if path is None:
-            return None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(
-                asyncio.get_running_loop().time() + deadline - time.monotonic()
-            ):
-                request = FollowUp(method="GET", path=path)
-                return await self._quiet.ask(lambda: self._fetch(request, None))
-        return None
-
     async def _in_time(
-        self, requests: Iterable[FollowUp], deadline: float
+        self, requests: Iterable[PageRequest], deadline: float
     ) -> dict[str, PageAnswer]:
         """Ask one after the other; what is not there at the deadline becomes a problem.
 
@@ -128,73 +120,63 @@ class Scout:
         finally:  # too late, or somebody stopped the look: no page outlives it
             for task in tasks.values():
                 task.cancel()
-        return {path: self._outcome(path, task) for path, task in tasks.items()}
+        answers = {}
+        for path, task in tasks.items():
+            too_late = f"`{path}` did not finish within {self._timeout_s:g} s"
+            answer = task.result() if task.done() else PageAnswer(problem=too_late)
+            outcome = answer.problem or f"{answer.status} in {answer.elapsed_ms:.1f} ms"
+            log.debug("%s %s: %s", self.host.name, path, outcome)
+            answers[path] = answer
+        return answers
 
-    def _outcome(self, path: str, task: asyncio.Task[PageAnswer]) -> PageAnswer:
-        answer = task.result() if task.done() else PageAnswer(problem=self._too_late(path))
-        log.debug(
-            "%s %s: %s",
-            self.host.name,
-            path,
-            answer.problem or f"{answer.status} in {answer.elapsed_ms:.1f} ms",
-        )
-        return answer
-
-    def _too_late(self, path: str) -> str:
-        return f"`{path}` did not finish within {self._timeout_s:g} s"
-
-    async def _ask(self, request: FollowUp) -> PageAnswer:
+    async def _ask(self, request: PageRequest) -> PageAnswer:
         """Ask without the key; again with it where it is wanted and may go."""
         answer = await self._fetch(request, None)
         if answer.may_want_key and self._key and request.path in pages.KEY_GOES_TO:
             return await self._fetch(request, self._key)
         return answer
 
-    async def _fetch(self, request: FollowUp, key: str | None) -> PageAnswer:
+    async def _fetch(self, request: PageRequest, key: str | None) -> PageAnswer:
+        """Ask, follow redirects to the same address, and send once more what a host never read.
+
+        It may close an idle connection at any moment. vLLM does so after 5 s; with `--watch --interval 5s` that moment is the
+        next look's.
+        """
         url = self.host.url + request.path
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                answer, target = await self._fetch_one(request, url, key)
+                clock = _Clock()
+                try:
+                    answer, target = await self._send(request, url, key, clock)
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    if not clock.on_a_used_connection:
+                        raise
+                    answer, target = await self._send(request, url, key, _Clock())
                 if target is None:
                     return answer
                 if not same_origin(self.host.url, target):
-                    return PageAnswer(
-                        status=answer.status,
-                        problem=f"`{request.path}` redirects to `{printable(origin(target))}`, not followed",
-                    )
+                    parts = urlsplit(target)
+                    shown = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+                    problem = f"`{request.path}` redirects to `{shown}`, not followed"
+                    return PageAnswer(status=answer.status, problem=problem)
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             return PageAnswer(problem=problem_of(error, request.path))
         return PageAnswer(problem=f"`{request.path}` redirects in a circle")
 
-    async def _fetch_one(
-        self, request: FollowUp, url: str, key: str | None
-    ) -> tuple[PageAnswer, str | None]:
-        """Send once more what a host never read: it may close an idle connection at any moment.
-
-        vLLM does so after 5 s; with `--watch --interval 5s` that moment is the next look's.
-        """
-        clock = _Clock()
-        try:
-            return await self._send(request, url, key, clock)
-        except (httpx.NetworkError, httpx.RemoteProtocolError):
-            if not clock.on_a_used_connection:
-                raise
-        return await self._send(request, url, key, _Clock())
-
     async def _send(
-        self, request: FollowUp, url: str, key: str | None, clock: "_Clock"
+        self, request: PageRequest, url: str, key: str | None, clock: "_Clock"
     ) -> tuple[PageAnswer, str | None]:
         """One request; a redirect's target comes beside the answer."""
-        headers = {"authorization": f"Bearer {key}"} if key else {}
         async with self._client.stream(
             request.method,
             url,
-            headers=headers,
+            headers={"authorization": f"Bearer {key}"} if key else {},
             json=request.json,
             extensions={"trace": clock.trace},
         ) as response:
-            target = _redirect_target(url, response)
+            location = response.headers.get("location")
+            target = urljoin(url, location) if location and response.is_redirect else None
             body, problem = (b"", None) if target else await _body(request.path, response)
             answer = PageAnswer(
                 status=response.status_code,
@@ -255,7 +237,11 @@ class QuietMoments:
         The next host's turn comes with the answer, or soon: a far host must not hold up all others.
         """
         async with self._turn:
-            await self._quiet()
+            late_s = LATE_S
+            while late_s >= LATE_S:  # until a sleep ends on time
+                slept_at = time.monotonic()
+                await asyncio.sleep(GAP_S)
+                late_s = time.monotonic() - slept_at - GAP_S
             asked = asyncio.create_task(question())
             try:
                 await asyncio.wait((asked,), timeout=TURN_S)
@@ -264,46 +250,23 @@ class QuietMoments:
                 raise
         return await asked
 
-    async def _quiet(self) -> None:
-        """Sleep until a sleep ends on time."""
-        late_s = LATE_S
-        while late_s >= LATE_S:
-            slept_at = time.monotonic()
-            await asyncio.sleep(GAP_S)
-            late_s = time.monotonic() - slept_at - GAP_S
-
-
-def _redirect_target(url: str, response: httpx.Response) -> str | None:
-    location = response.headers.get("location")
-    return urljoin(url, location) if location and response.is_redirect else None
-
-
-def origin(url: str) -> str:
-    """Scheme, host and port of a URL, for a message."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
 
 async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]:
     """Read a body up to its limit, counted after decompression; a problem otherwise."""
     limit = MAX_METRICS_BYTES if path.endswith(pages.METRICS) else MAX_PAGE_BYTES
     too_large = f"`{path}` is larger than {limit // 2**20} MiB"
-    body = bytearray()
+    packed = bytearray()
     async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > limit:
+        packed += chunk
+        if len(packed) > limit:
             return b"", too_large
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding == "identity":
-        return bytes(body), None
+        return bytes(packed), None
     if encoding not in ("gzip", "x-gzip", "deflate"):
         shown = printable(encoding[:20])
         return b"", f"`{path}` is compressed as `{shown}`, which was not asked for"
-    return _inflated(bytes(body), limit, path, too_large)
-
-
-def _inflated(packed: bytes, limit: int, path: str, too_large: str) -> tuple[bytes, str | None]:
-    """Unpack gzip or zlib, never past the limit: 16 MB of zeros pack into 16 KB."""
+    # gzip or zlib, never past the limit: 16 MB of zeros pack into 16 KB
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         body = inflater.decompress(packed, limit + 1)
@@ -342,19 +305,16 @@ class Crowd:
     async def place(self) -> AsyncIterator[None]:
         """Wait at the door, then count as under way. Who hangs keeps nobody out: hanging is no work."""
         async with self._door:
-            while self._under_way >= CROWD and await _behind():
-                pass
+            behind_s = math.inf
+            while self._under_way >= CROWD and behind_s > BEHIND_S:
+                began = time.monotonic()
+                await asyncio.sleep(0)
+                behind_s = time.monotonic() - began
             self._under_way += 1
         try:
             yield
         finally:
             self._under_way -= 1
-
-
-async def _behind() -> bool:
-    began = time.monotonic()
-    await asyncio.sleep(0)
-    return time.monotonic() - began > BEHIND_S
 
 
 async def follow(

@@ -5,7 +5,6 @@ Exceptions of httpx and of the resolver are known by their names, so that this f
 
 import errno
 import ssl
-from collections.abc import Iterator
 
 from toolkit.safe_text import printable
 
@@ -32,38 +31,7 @@ SILENT = "Server disconnected without sending a response."
 
 def problem_of(error: BaseException, path: str) -> str:
     """Say in one sentence why a page did not come."""
-    for cause in _causes(error):
-        sentence = _known(cause)
-        if sentence:
-            return sentence
-    if str(error) == SILENT:
-        return f"`{path}`: closed without an answer"
-    if type(error).__name__ == "RemoteProtocolError":
-        return f"`{path}`: not a complete HTTP answer ({_first_line(error)})"
-    return f"`{path}`: {_first_line(error) or type(error).__name__}"
-
-
-def _known(cause: BaseException) -> str | None:
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"TLS certificate not trusted ({cause.verify_message}); see `--ca` and `--insecure`"
-    if isinstance(cause, ssl.SSLError):
-        return tls_problem(cause.reason)
-    if type(cause).__name__ == "gaierror":
-        return "the name does not resolve to an address"
-    if isinstance(cause, OSError) and cause.errno is not None:
-        return REASONS.get(cause.errno)
-    return None
-
-
-def tls_problem(reason: str | None) -> str:
-    """What OpenSSL calls a fault, in a sentence."""
-    if reason in NO_TLS:
-        return "the port does not speak TLS; write `http://` if it is a plain one"
-    return f"TLS failed: {(reason or 'no reason given').lower().replace('_', ' ')}"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Walk from the outermost exception to the first cause; httpx and anyio wrap thrice."""
+    # from the outermost exception to the first cause: httpx and anyio wrap thrice
     seen: list[BaseException] = []
     waiting = [error]
     while waiting:
@@ -71,13 +39,32 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if any(cause is other for other in seen):
             continue
         seen.append(cause)
-        yield cause
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"TLS certificate not trusted ({cause.verify_message}); see `--ca` and `--insecure`"
+            )
+        if isinstance(cause, ssl.SSLError):
+            return tls_problem(cause.reason)
+        if type(cause).__name__ == "gaierror":
+            return "the name does not resolve to an address"
+        if isinstance(cause, OSError) and cause.errno in REASONS:
+            return REASONS[cause.errno]
         if isinstance(cause, BaseExceptionGroup):
             waiting += cause.exceptions
         waiting += [inner for inner in (cause.__cause__, cause.__context__) if inner is not None]
 
+    said = str(error)
+    if said == SILENT:
+        return f"`{path}`: closed without an answer"
+    # among its words may be a part of a host's answer
+    first_line = printable(said.splitlines()[0][:120]) if said else ""
+    if type(error).__name__ == "RemoteProtocolError":
+        return f"`{path}`: not a complete HTTP answer ({first_line})"
+    return f"`{path}`: {first_line or type(error).__name__}"
 
-def _first_line(error: BaseException) -> str:
-    """Its words, among which may be a part of a host's answer."""
-    text = str(error)
-    return printable(text.splitlines()[0][:120]) if text else ""
+
+def tls_problem(reason: str | None) -> str:
+    """What OpenSSL calls a fault, in a sentence."""
+    if reason in NO_TLS:
+        return "the port does not speak TLS; write `http://` if it is a plain one"
+    return f"TLS failed: {(reason or 'no reason given').lower().replace('_', ' ')}"

@@ -10,15 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from toolkit.records import Sighting
 from toolkit.scout.answers import METRICS, Scrape
-from toolkit.scout.evidence import HostEvidence, examine, numbers_only
 from toolkit.scout.findings import findings, last_word
 from toolkit.scout.look import Crowd, Scout, follow
 from toolkit.scout.lookups import LookupThreads
-from toolkit.scout.sighting import sight
+from toolkit.scout.sighting import HostEvidence, examine, numbers_only, sight
 
 KEEP_EVERY_S = 0.5
 """A kill costs at most this much, and a look that is not over: the promise is one second."""
@@ -68,20 +66,18 @@ class HostWatch:
             for task in done:
                 task.result()
         finally:
-            await self._end(following, keeping)
-
-    async def _end(self, *tasks: asyncio.Future[Any]) -> None:
-        """Stop asking, then keep what was seen; cancelled or not, nothing measured is lost."""
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._keep_waiting()
-        for scout in self._scouts:
-            await scout.aclose()
+            # stop asking, then keep what was seen: cancelled or not, nothing measured is lost
+            following.cancel()
+            keeping.cancel()
+            await asyncio.gather(following, keeping, return_exceptions=True)
+            self._keep_waiting()
+            for scout in self._scouts:
+                await scout.aclose()
 
     async def _on_look(self, look: Scrape) -> None:
         name = look.host.name
-        evidence = await _examine(look)
+        is_large = len(look.answer(METRICS).body) > LARGE_PAGE_BYTES
+        evidence = await asyncio.to_thread(examine, look) if is_large else examine(look)
         earlier = self._evidence.get(name)
         sighting = sight(evidence, earlier)
         before = self._before.get(name)
@@ -104,9 +100,3 @@ class HostWatch:
             batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if batch:
                 self._keep(batch)
-
-
-async def _examine(look: Scrape) -> HostEvidence:
-    if len(look.answer(METRICS).body) > LARGE_PAGE_BYTES:
-        return await asyncio.to_thread(examine, look)
-    return examine(look)

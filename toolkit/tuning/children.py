@@ -56,7 +56,7 @@ class ChildCommand:
         """Whole lines of its standard error so far."""
         return _lines(self._log)
 
-    def first_line(self, limit_s: float, look: Callable[[], object] = lambda: None) -> str:
+    def first_line(self, limit_s: float) -> str:
         """Wait for its first line of data. Raises ToolkitError with the cause when it ends or takes too long."""
         give_up_s = time.monotonic() + limit_s
         while not (lines := self.data()):
@@ -64,12 +64,11 @@ class ChildCommand:
                 raise self.failure()
             if time.monotonic() > give_up_s:
                 raise ToolkitError(f"`{self.name}` was not ready after {limit_s:,.0f} s")
-            look()
             time.sleep(LOOK_EVERY_S)
         return lines[0].strip()
 
     def wait(self, limit_s: float, look: Callable[[], object] = lambda: None) -> int:
-        """Wait for its end; the exit code. Raises ToolkitError when it takes too long."""
+        """Wait for its end, and look meanwhile; the exit code. Raises ToolkitError when it takes too long."""
         give_up_s = time.monotonic() + limit_s
         while (code := self.code) is None:
             if time.monotonic() > give_up_s:

@@ -1,7 +1,6 @@
 """Before and after: is B better than A, worse, or is no difference shown? Answers of two runs -> rows. No clock.
 
-A host's answers in a run are a row of cells: what came in each second of a blast, or in each wave of a bench. Cells hold sums
-and histograms only, which merge: a stretch of any length is a sum of cells.
+A host's answers in a run are a row of cells: what came in each second of a blast, or in each wave of a bench.
 
 A figure is taken of all the cells that both sides have, and how sure the difference is by stats.spread. A verdict asks for
 more than an interval without 0: all of it must lie beyond 2 % of A's figure (error rates: beyond a tenth of a point), for
@@ -9,41 +8,27 @@ what stays the same during a run (a clock, a temperature, a neighbour) moves all
 in them. Each row is 95 % sure on its own: of many rows of equal servers, without that margin, one in twenty would accuse.
 """
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolkit.records import RequestRecord, Run, Tally
-from toolkit.stats import (
-    ALPHA,
-    LEAST_BLOCKS,
-    Sketch,
-    at_least,
-    half_interval,
-    of_difference,
-    spread,
-)
+from toolkit.records import Run
+from toolkit.stats import ALPHA, LEAST_BLOCKS, at_least, half_interval, of_difference, spread
+from toolkit.tuning.cells import Cell, cells_of_shots, cells_of_tallies, summed
+from toolkit.tuning.figures import meant
 
 if TYPE_CHECKING:
     from toolkit.store import Store
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
-MORE_IS_BETTER = {
-    "rps": True,
-    "output_tokens_per_s": True,
-    "ttft_p50_ms": False,
-    "ttft_p95_ms": False,
-    "e2e_p50_ms": False,
-    "e2e_p95_ms": False,
-    "tpot_p50_ms": False,
-    "error_rate": False,
-}
+RATES = ("rps", "output_tokens_per_s")
+PERCENTILES = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
+COMPARED = (*RATES, *PERCENTILES, "error_rate")
 """The metrics, in the order of the table."""
-PERCENTILE_ANSWERS = {"p50": 10, "p95": 40}
+PERCENTILE_ANSWERS = {0.5: 10, 0.95: 40}
 """Answers that a block needs for a percentile: two of 40 lie beyond the 95th."""
 LEAST_SHARE = 0.02
 """Of A's figure; a smaller difference is called none."""
@@ -69,114 +54,6 @@ PLAN = {
 many requests there were, as only what both have is compared."""
 
 
-# --- cells ------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True)
-class Cell:
-    """What happened in one stretch of a run."""
-
-    elapsed_s: float = 0.0
-    ok: int = 0
-    errors: int = 0
-    output_tokens: int = 0
-    e2e: Sketch = field(default_factory=Sketch)
-    ttft: Sketch = field(default_factory=Sketch)
-    tpot: Sketch = field(default_factory=Sketch)
-
-
-def summed(cells: Iterable[Cell]) -> Cell:
-    """One cell of all these."""
-    whole = Cell()
-    for cell in cells:
-        whole.elapsed_s += cell.elapsed_s
-        whole.ok += cell.ok
-        whole.errors += cell.errors
-        whole.output_tokens += cell.output_tokens
-        whole.e2e.merge(cell.e2e)
-        whole.ttft.merge(cell.ttft)
-        whole.tpot.merge(cell.tpot)
-    return whole
-
-
-def seconds_of(known: Collection[int], skipped: Collection[int]) -> Mapping[int, int]:
-    """Place in the run, from 0 -> second, of the known ones; the first and the last, which are cut, are left out."""
-    if len(known) < 3:
-        return {}
-    first, last = min(known), max(known)
-    counted = (at_s for at_s in sorted(known) if first < at_s < last and at_s not in skipped)
-    return {at_s - first: at_s for at_s in counted}
-
-
-def cells_of_tallies(
-    tallies: Iterable[Tally], seconds: Sequence[int], shots: Iterable[RequestRecord] = ()
-) -> list[Cell]:
-    """A cell for each of these seconds, of a host's ranked tallies; one without a tally answered nothing.
-
-    Tallies know no time per token: it comes from the canaries among `shots`, which are few.
-    """
-    cells = {second: Cell(elapsed_s=1.0) for second in seconds}
-    for tally in tallies:
-        if cell := cells.get(tally.at_s):
-            cell.ok += tally.ok
-            cell.errors += tally.errors
-            cell.output_tokens += tally.output_tokens
-            cell.e2e.merge(Sketch.from_bytes(tally.e2e))
-            cell.ttft.merge(Sketch.from_bytes(tally.ttft))
-    for shot in shots:
-        if shot.ok and shot.kind == "unique" and (cell := cells.get(math.floor(_ended_at(shot)))):
-            cell.tpot.merge(Sketch.of([shot.tpot_ms]))
-    return [cells[second] for second in seconds]
-
-
-def cells_of_shots(shots: Iterable[RequestRecord]) -> list[Cell]:
-    """A cell for each wave of a host's shots in a bench: as many slots as were under way at once.
-
-    Answers go by their slot, so that equal slots meet; time by the moments at which so many were over: a wave's own requests
-    overlap with the next one's, so that no wave has a beginning and an end of its own.
-    """
-    measured = sorted(
-        (shot for shot in shots if shot.kind != "warmup"),
-        key=lambda shot: (shot.concurrency or 0, shot.slot, shot.kind),
-    )
-    cells = []
-    for level, found in groupby(measured, key=lambda shot: shot.concurrency):
-        group = list(found)
-        ends = sorted(map(_ended_at, group))
-        before = min(shot.planned_at for shot in group)
-        wave = level
-        if not wave:
-            # an open loop: requests under way at once, by Little's law
-            window_s = ends[-1] - before
-            busy_s = sum(_ended_at(shot) - shot.planned_at for shot in group)
-            at_once = busy_s / window_s if window_s > 0 else 1.0
-            wave = max(1, math.ceil(at_once)) if math.isfinite(at_once) else 1
-
-        for start in range(0, len(group), wave):
-            those = group[start : start + wave]
-            answers = [shot for shot in those if shot.ok]
-            over = ends[start + len(those) - 1]
-            cells.append(
-                Cell(
-                    elapsed_s=max(0.0, over - before),
-                    ok=len(answers),
-                    errors=len(those) - len(answers),
-                    output_tokens=sum(shot.output_tokens or 0 for shot in answers),
-                    e2e=Sketch.of(shot.e2e_ms for shot in answers),
-                    ttft=Sketch.of(shot.ttft_ms for shot in answers),
-                    tpot=Sketch.of(shot.tpot_ms for shot in answers),
-                )
-            )
-            before = max(before, over)
-    return cells
-
-
-def _ended_at(shot: RequestRecord) -> float:
-    closed = shot.concurrency is not None and shot.sent_at is not None
-    start = shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
-    return start + (shot.took_ms or 0.0) / 1000
-
-
 # --- two sides ----------------------------------------------------------------------------------------
 
 
@@ -199,19 +76,21 @@ class Side:
 def side_of(store: "Store", run: Run, name: str) -> Side:
     """One host's part of a stored run of `bench` or `blast`."""
     plan = run.plan
+    shots = store.shots(run.id, name=name)
     if run.verb == "bench":
-        cells = dict(enumerate(cells_of_shots(store.shots(run.id, name=name))))
+        cells = dict(enumerate(cells_of_shots(shots)))
     else:
-        # seconds in which the load generator was at work, and was not the limit
+        # seconds in which the load generator was at work, and was not the limit; the first and the last are cut
         loader = [second for _, second in store.loader_seconds(run.id)]
+        limited = {second.at_s for second in loader if second.limited}
         tallies = store.tallies(run.id, name=name, kind="ranked")
         known = {second.at_s for second in loader}
         if not known and tallies:
             known = set(range(tallies[0].at_s, tallies[-1].at_s + 1))
-        places = seconds_of(known, {second.at_s for second in loader if second.limited})
-        shots = store.shots(run.id, name=name)
-        found = cells_of_tallies(tallies, list(places.values()), shots)
-        cells = dict(zip(places, found, strict=True))
+        first, last = min(known, default=0), max(known, default=0)
+        seconds = [at_s for at_s in sorted(known - limited) if first < at_s < last]
+        places = (at_s - first for at_s in seconds)
+        cells = dict(zip(places, cells_of_tallies(tallies, seconds, shots), strict=True))
     seed = plan.get("seed")
     return Side(
         run=run.id,
@@ -284,45 +163,43 @@ def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison
     # other prompts in another order: block j of the one is nothing to block j of the other
     paired = not reasons and a.seed == b.seed
     places = sorted(a.cells.keys() & b.cells.keys()) if a.verb == b.verb else []
-    if places:
+    common = len(places)
+    if common:
         one, other = (_Row([side.cells[place] for place in places]) for side in (a, b))
     else:
         paired = False
         one, other = (_Row([cell for _, cell in sorted(side.cells.items())]) for side in (a, b))
-    return Comparison(
-        a=a,
-        b=b,
-        rows=tuple(
-            _compared(metric, one, other, paired=paired, least_share=least_share)
-            for metric in MORE_IS_BETTER
-        ),
-        paired=paired,
-        cells=len(places),
-        not_comparable=tuple(reasons),
-        notes=_notes(a, b, places, paired=paired),
-    )
 
-
-def _setting(value: object) -> str:
-    return "not set" if value is None else str(value)
-
-
-def _notes(a: Side, b: Side, places: Sequence[int], *, paired: bool) -> tuple[str, ...]:
     what = "waves" if a.verb == "bench" else "seconds"
-    notes, common = [], len(places)
+    notes = []
     if common and (len(a.cells) > common or len(b.cells) > common):
         notes.append(
             f"compared are the {common:,} {what} that both have; A has {len(a.cells):,}, B {len(b.cells):,}"
         )
     if not paired and a.seed != b.seed and a.verb == b.verb:
         notes.append(f"A drew with seed {_setting(a.seed)}, B with {_setting(b.seed)}: not paired")
-    for letter, side, other in (("A", a, b), ("B", b, a)):
-        silent = sum(not side.cells[place].ok and other.cells[place].ok > 0 for place in places)
+    for letter, side, beside in (("A", a, b), ("B", b, a)):
+        silent = sum(not side.cells[place].ok and beside.cells[place].ok > 0 for place in places)
         if silent >= LEAST_SILENT and silent > SILENT_SHARE * common:
             notes.append(
                 f"{letter} answered nothing in {silent:,} of the {common:,} {what}: whether that happens again no interval knows"
             )
-    return tuple(notes)
+    return Comparison(
+        a=a,
+        b=b,
+        rows=tuple(
+            _compared(metric, one, other, paired=paired, least_share=least_share)
+            for metric in COMPARED
+        ),
+        paired=paired,
+        cells=common,
+        not_comparable=tuple(reasons),
+        notes=tuple(notes),
+    )
+
+
+def _setting(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 # --- one metric ----------------------------------------------------------------------------------------
@@ -348,33 +225,15 @@ class _Row:
         """A metric in each of so many stretches; None where one of them knows none."""
         if count not in self._cuts:
             self._cuts[count] = _stretches(self.cells, count)
-        found = [_figure(metric, cell) for cell in self._cuts[count]]
+        found = [cell.figure(metric) for cell in self._cuts[count]]
         known = [value for value in found if value is not None]
         return known if len(known) == len(found) else None
-
-
-def _percentile(metric: str) -> tuple[str, str] | None:
-    """`e2e_p95_ms` -> the cell's histogram and the percentile; None: it is a rate."""
-    part, _, percent = metric.removesuffix("_ms").partition("_p")
-    return (part, f"p{percent}") if f"p{percent}" in PERCENTILE_ANSWERS else None
-
-
-def _figure(metric: str, cell: Cell) -> float | None:
-    """One metric of a stretch; None: it tells none."""
-    if found := _percentile(metric):
-        sketch: Sketch = getattr(cell, found[0])
-        return sketch.quantile(int(found[1][1:]) / 100)
-    if metric == "error_rate":
-        asked = cell.ok + cell.errors
-        return cell.errors / asked if asked else None
-    amount = cell.ok if metric == "rps" else cell.output_tokens
-    return amount / cell.elapsed_s if cell.elapsed_s > 0 else None
 
 
 def _compared(
     metric: str, one: _Row, other: _Row, *, paired: bool, least_share: float
 ) -> ComparedMetric:
-    before, after = _figure(metric, one.whole), _figure(metric, other.whole)
+    before, after = one.whole.figure(metric), other.whole.figure(metric)
     difference = None if before is None or after is None else after - before
     told = partial(
         ComparedMetric,
@@ -389,11 +248,11 @@ def _compared(
         return told(why=f"{' and '.join(missing)} told none")
 
     # into how many blocks each row may be cut so that each of them can tell the figure
-    percentile = _percentile(metric)
-    needed = PERCENTILE_ANSWERS[percentile[1]] if percentile else 1
+    sketches = [row.whole.sketch_of(metric) for row in (one, other)]
+    needed = PERCENTILE_ANSWERS[sketches[0][1]] if sketches[0] else 1
     answers = [
-        getattr(row.whole, percentile[0]).count if percentile else row.whole.ok + row.whole.errors
-        for row in (one, other)
+        sketch[0].count if sketch else row.whole.ended
+        for row, sketch in zip((one, other), sketches, strict=True)
     ]
     most = [
         min(len(row.cells), count // needed)
@@ -425,11 +284,11 @@ def _compared(
     # uncertain though all blocks agree: a percentile is told within 1 %, evenly spread; and no error among n requests is no
     # proof of an error rate of 0, so one success and one failure are added to each side (Agresti and Caffo 2000)
     variance = 0.0
-    if percentile:
+    if sketches[0]:
         variance = sum((value * ALPHA) ** 2 / 3 for value in (before, after))
     elif metric == "error_rate":
         for row in (one, other):
-            asked = row.whole.ok + row.whole.errors + 2
+            asked = row.whole.ended + 2
             share = (row.whole.errors + 1) / asked
             variance += share * (1 - share) / asked
     found = at_least(found, variance)
@@ -439,5 +298,5 @@ def _compared(
     least = LEAST_ERROR_RATE if metric == "error_rate" else least_share * abs(before)
     verdict: Verdict = "no difference shown"
     if low > least or high < -least:
-        verdict = "better" if (low > least) == MORE_IS_BETTER[metric] else "worse"
+        verdict = "better" if (low > least) == meant(metric).more_is_better else "worse"
     return told(low=low, high=high, verdict=verdict, blocks=found.blocks)

@@ -4,12 +4,17 @@ Unknown is an answer: it names what would settle it. Facts in, criteria out; it 
 objects, it holds counts and moments only; another tool's log is read alike where it uses the proxy's words.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from toolkit.hosts import is_loopback
+from toolkit.records import Event, Run
+from toolkit.tuning.cells import summed
+from toolkit.tuning.host_report import HostReport
 from toolkit.units import counted, milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
@@ -34,6 +39,10 @@ ASKED = {
 OUT_OF_TIME = ("timeout",)
 MAY_BE_MEMORY = ("http_500", "http_503", "cut", "connect", "stream_error")
 """Kinds of errors that an engine out of memory leaves, as others do."""
+READY = re.compile(r"\bready after ([\d.]+) s\b")
+TTFT = re.compile(r"\bcold TTFT ([\d.]+) ms, warm TTFT ([\d.]+) ms")
+MEMORY = re.compile(r"out of memory|\bOOM\b|OutOfMemory|no memory left", re.IGNORECASE)
+"""What `toolkit serve` and `toolkit watchdog` write of a start, of a warm-up and of an engine's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,52 +61,6 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starts:
-    """What is recorded of an engine's starts. None: nothing is."""
-
-    by: str
-    """Whose record it is."""
-    cold_s: float | None = None
-    """The first, from launch to ready."""
-    warm_s: float | None = None
-    """A later one, in the same record."""
-    cold_ttft_ms: float | None = None
-    warm_ttft_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOutcomes:
-    """What became of the run's requests."""
-
-    ok: int = 0
-    errors: int = 0
-    error_kinds: Mapping[str, int] = field(default_factory=dict)
-    """Of the errors, by kind."""
-    streamed: int = 0
-    """Of ok."""
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    out_of_memory: int = 0
-    """Events of the engine that tell of it."""
-    window_s: float = 0.0
-    of_several: bool = False
-    """Hosts, all together."""
-
-    @property
-    def all(self) -> int:
-        """Ended ones."""
-        return self.ok + self.errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientCall:
-    """One chat call by the official client, made for this report."""
-
-    ok: bool
-    told: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """The GPU hour against the API. None: not told, or not known."""
 
@@ -109,21 +72,6 @@ class Costs:
     api_per_thousand_requests: float | None = None
     even_rps: float | None = None
     """Requests a second from which on the GPUs are cheaper."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundaries:
-    """How a stack was set up, as `toolkit serve` recorded it."""
-
-    open_engines: tuple[str, ...] = ()
-    """Engines that listen to more than their own machine, past the proxy."""
-    has_proxy: bool = False
-    media_anywhere: bool | None = False
-    """A request may have an engine fetch from wherever it says; None: not recorded."""
-    file_engines: tuple[str, ...] = ()
-    """Engines that let a request read files of theirs."""
-    code_engines: tuple[str, ...] = ()
-    """Engines that run code which came with the weights."""
 
 
 # --- the request log ------------------------------------------------------------------------------------
@@ -235,37 +183,50 @@ def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
 
 
 def criteria(
-    requests: RequestOutcomes,
-    hosts: Mapping[str, RequestOutcomes],
+    hosts: Sequence[HostReport],
     *,
-    starts: Starts | None = None,
-    call: ClientCall | None = None,
+    events: Sequence[Event] = (),
+    serve: Run | None = None,
+    call: Judgement | None = None,
     costs: Costs | None = None,
     log: LogFacts | None = None,
-    stack: Boundaries | None = None,
     rejected: int | None = None,
 ) -> tuple[Criterion, ...]:
     """All seven, in the course's order. None: nobody recorded it.
 
-    `requests` are all hosts' together, `hosts` each one's; `rejected` how many a proxy answered with 429, by the store's rows.
+    `events` are the run's and the stack's; `serve` is what `toolkit serve` recorded of the stack; `call` is what came of a call
+    by the official client; `rejected`: how many requests a proxy answered with 429, by the store's rows.
     """
 
-    def worst(judge: Callable[[RequestOutcomes], Judgement]) -> Judgement:
+    def worst(judge: Callable[[HostReport, Iterable[Event]], Judgement]) -> Judgement:
         """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
-        judged = {name: judge(one) for name, one in hosts.items()}
-        name = min(judged, key=lambda each: ORDER.index(judged[each][0]), default=None)
-        if name is None or len(hosts) < 2 or judged[name][0] == "met":
-            return judge(requests)
-        status, evidence, settle = judged[name]
-        return status, f"`{name}`: {evidence}", settle
+        if len(hosts) > 1:
+            judged = {
+                host.name: judge(host, [each for each in events if each.name in (None, host.name)])
+                for host in hosts
+            }
+            name = min(judged, key=lambda each: ORDER.index(judged[each][0]))
+            status, evidence, settle = judged[name]
+            if status != "met":
+                return status, f"`{name}`: {evidence}", settle
+        kinds = Counter[str]()
+        for host in hosts:
+            kinds.update(host.error_kinds)
+        all_hosts = replace(
+            hosts[0],
+            whole=summed(host.whole for host in hosts),
+            error_kinds=kinds,
+            streamed=sum(host.streamed for host in hosts),
+        )
+        return judge(all_hosts, events)
 
     judgements = {
-        "model_loading": model_loading(starts),
-        "api_compatibility": worst(lambda one: compatibility(one, call)),
+        "model_loading": model_loading(events, serve),
+        "api_compatibility": call or worst(compatibility),
         "stability": worst(stability),
-        "cost": cost(costs, requests),
+        "cost": cost(costs, hosts),
         "observability": observability(log),
-        "boundaries": boundaries(stack),
+        "boundaries": boundaries(serve),
         "admission": admission(log, rejected),
     }
     return tuple(
@@ -284,91 +245,97 @@ def criteria(
 # --- one by one --------------------------------------------------------------------------------------
 
 
-def model_loading(starts: Starts | None) -> Judgement:
-    """Both times, the cold and the warm one."""
-    again = "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took"
-    if starts is None:
+def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
+    """Each engine's first start is cold, a later one warm: both times are to be recorded. Of several engines the slowest counts."""
+    ready: dict[str | None, list[float]] = {}
+    ttft = None
+    for event in events:
+        if found := READY.search(event.text):
+            ready.setdefault(event.name, []).append(float(found[1]))
+        if ttft is None:
+            ttft = TTFT.search(event.text)
+    if not ready and serve is None:
         return (
             "unknown",
             "no start of an engine is recorded here",
             "Serve with `toolkit serve` on the same database: its events tell how long each start took",
         )
-    times = {"cold start": starts.cold_s, "warm restart": starts.warm_s}
+    times = {
+        "cold start": max((each[0] for each in ready.values()), default=None),
+        "warm restart": max((each[-1] for each in ready.values() if len(each) > 1), default=None),
+    }
     known = [
         f"{name} {f'{value:.1f} s' if value < 120 else span(value)}"
         for name, value in times.items()
         if value is not None
     ]
-    if starts.cold_ttft_ms is not None and starts.warm_ttft_ms is not None:
-        ttft = (
-            f"{milliseconds(starts.cold_ttft_ms)} cold and {milliseconds(starts.warm_ttft_ms)} warm"
-        )
-        known.append(f"first token after {ttft}")
-    recorded = ", ".join(known) or "no time"
+    if ttft:
+        cold, warm = (milliseconds(float(each)) for each in ttft.groups())
+        known.append(f"first token after {cold} cold and {warm} warm")
+    recorded, by = ", ".join(known) or "no time", "serve" if serve else "watchdog"
     missing = [name for name, value in times.items() if value is None]
     if not missing:
-        return "met", f"{recorded}, recorded by {starts.by}", None
-    return ("not met", f"{starts.by} recorded {recorded}, but no {' and no '.join(missing)}", again)
+        return "met", f"{recorded}, recorded by `toolkit {by}`", None
+    return (
+        "not met",
+        f"`toolkit {by}` recorded {recorded}, but no {' and no '.join(missing)}",
+        "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took",
+    )
 
 
-def compatibility(requests: RequestOutcomes, call: ClientCall | None) -> Judgement:
-    """The official client's own word goes first."""
-    if call is not None:
-        mend = None if call.ok else "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
-        return "met" if call.ok else "not met", call.told, mend
-    if requests.ok:
-        whole = requests.ok - requests.streamed
+def compatibility(host: HostReport, _: Iterable[Event]) -> Judgement:
+    """By what was answered; the official client's own word goes before it."""
+    whole = host.whole
+    if whole.ok:
         return (
             "met",
             (
-                f"{requests.ok:,} chat calls of OpenAI's form were answered to their finish reason, {requests.streamed:,} of "
-                f"them as streams and {whole:,} whole, as our own reader saw them; `--call URL` asks with the official client"
+                f"{whole.ok:,} chat calls of OpenAI's form were answered to their finish reason, {host.streamed:,} of "
+                f"them as streams and {whole.ok - host.streamed:,} whole, as our own reader saw them; `--call URL` asks "
+                "with the official client"
             ),
             None,
         )
-    if requests.errors:
+    if whole.errors:
         return (
             "not met",
-            f"none of {requests.errors:,} chat calls was answered: {_kinds(requests.error_kinds)}",
+            f"none of {whole.errors:,} chat calls was answered: {host.kinds_told}",
             "`toolkit scout` tells what is at that address",
         )
     return ("unknown", "no chat call was made", "Name the server: `toolkit report RUN --call URL`")
 
 
-def stability(requests: RequestOutcomes) -> Judgement:
+def stability(host: HostReport, events: Iterable[Event]) -> Judgement:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
-    if not requests.all:
+    ended = host.whole.ended
+    if not ended:
         return ("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
-    timeouts = sum(requests.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
-    sure = timeouts + requests.out_of_memory
-    perhaps = sum(requests.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
-    rate, most = (100 * count / requests.all for count in (sure, sure + perhaps))
+    timeouts = sum(host.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
+    out_of_memory = sum(bool(MEMORY.search(event.text)) for event in events)
+    sure = timeouts + out_of_memory
+    perhaps = sum(host.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
+    rate, most = (100 * count / ended for count in (sure, sure + perhaps))
     found = (
-        f"{timeouts:,} timeouts and {requests.out_of_memory:,} out-of-memory errors of {requests.all:,} requests, "
+        f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {ended:,} requests, "
         f"{rate:.2f} of 100"
     )
     if rate > MOST_FAILURES:
         return ("not met", found, "`toolkit diagnose` tells which bottleneck this is")
-    if requests.all < LEAST_REQUESTS:
+    if ended < LEAST_REQUESTS:
         more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --requests 100`"
         return "unknown", f"{found}; too few to judge", more
     if most > MOST_FAILURES:
         return (
             "unknown",
-            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {_kinds(requests.error_kinds)}",
+            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {host.kinds_told}",
             "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
         )
     return "met", found, None
 
 
-def _kinds(kinds: Mapping[str, int]) -> str:
-    ordered = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind told"
-
-
-def cost(costs: Costs | None, requests: RequestOutcomes) -> Judgement:
+def cost(costs: Costs | None, hosts: Sequence[HostReport]) -> Judgement:
     """The table stands in the report once both prices are told and something was answered."""
-    if costs is None and requests.of_several:
+    if costs is None and len(hosts) > 1:
         return (
             "unknown",
             "what several hosts answered together is no one GPU's work",
@@ -391,8 +358,8 @@ def cost(costs: Costs | None, requests: RequestOutcomes) -> Judgement:
     return (
         "met",
         (
-            f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({requests.ok:,} answers in "
-            f"{span(requests.window_s)}), {costs.api_per_million_tokens:.3f} at the API: "
+            f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({hosts[0].whole.ok:,} answers in "
+            f"{span(hosts[0].whole.elapsed_s)}), {costs.api_per_million_tokens:.3f} at the API: "
             f"{'the GPU' if cheaper else 'the API'} is cheaper at this load"
         ),
         None,
@@ -419,21 +386,42 @@ def observability(log: LogFacts | None) -> Judgement:
     return ("met", f"all {log.requests:,} requests in `{log.name}` tell all four", None)
 
 
-def boundaries(found: Boundaries | None) -> Judgement:
-    """What a request can reach beyond the model: other machines, files, code."""
-    if found is None:
+def boundaries(serve: Run | None) -> Judgement:
+    """What a request can reach beyond the model, by the recorded settings: other machines, files, code."""
+    stack = serve.plan if serve else {}
+    engines, proxy = stack.get("engines"), stack.get("proxy")
+    if not isinstance(engines, list) or not engines:
         return (
             "unknown",
             "how the stack was set up is not recorded here",
             "Serve with `toolkit serve` on the same database: it records its settings",
         )
-    faults = [
-        *_fault(found.open_engines, "listens to more than its own machine"),
-        *([] if found.has_proxy else ["no proxy stands before the engines"]),
-        *(["requests may have engines fetch from anywhere"] if found.media_anywhere else []),
-        *_fault(found.file_engines, "lets requests read its files"),
-        *_fault(found.code_engines, "runs code that came with the weights"),
-    ]
+    open_engines, file_engines, code_engines = [], [], []
+    for engine in (each for each in engines if isinstance(each, dict)):
+        name, flags = f"`{engine.get('name', 'engine')}`", engine.get("flags", {})
+        pairs = (
+            flags.items() if isinstance(flags, dict) else (one for one in flags if len(one) == 2)
+        )
+        told = {str(key).lstrip("-").replace("_", "-"): value for key, value in pairs}
+        if not is_loopback(str(engine.get("host", "127.0.0.1")).strip("[]")):
+            open_engines.append(name)
+        if told.get("allowed-local-media-path"):
+            file_engines.append(name)
+        if told.get("trust-remote-code") not in (None, False):
+            code_engines.append(name)
+    media = proxy.get("media_hosts") if isinstance(proxy, dict) else ()
+
+    faults = []
+    if open_engines:
+        faults.append(f"{', '.join(open_engines)} listens to more than its own machine")
+    if not isinstance(proxy, dict):
+        faults.append("no proxy stands before the engines")
+    if isinstance(media, list | tuple) and "*" in media:
+        faults.append("requests may have engines fetch from anywhere")
+    if file_engines:
+        faults.append(f"{', '.join(file_engines)} lets requests read its files")
+    if code_engines:
+        faults.append(f"{', '.join(code_engines)} runs code that came with the weights")
     if faults:
         return (
             "not met",
@@ -443,7 +431,7 @@ def boundaries(found: Boundaries | None) -> Judgement:
                 "`allowed-local-media-path` and `trust-remote-code`"
             ),
         )
-    if found.media_anywhere is None:
+    if not isinstance(media, list | tuple):
         return (
             "unknown",
             (
@@ -460,10 +448,6 @@ def boundaries(found: Boundaries | None) -> Judgement:
         ),
         None,
     )
-
-
-def _fault(engines: tuple[str, ...], what: str) -> list[str]:
-    return [f"{', '.join(f'`{name}`' for name in engines)} {what}"] if engines else []
 
 
 def admission(log: LogFacts | None, rejected: int | None) -> Judgement:

@@ -19,7 +19,8 @@ from toolkit.metrics.parser import Histogram, MetricsPage
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, Reading, RequestRecord, Sighting, Tally
 from toolkit.stats import Sketch
-from toolkit.tuning.compare import Cell, summed
+from toolkit.tuning.cells import Cell, summed
+from toolkit.tuning.figures import ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,20 +192,13 @@ def _beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
 
 # --- pages of /metrics, some seconds apart ---------------------------------------------------------------
 
-HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
-    "ttft": (*VLLM["ttft"], *(name for _, names in PEERS for name in names.get("ttft", ()))),
-    "queue": (*VLLM["queue"], *(name for _, names in PEERS for name in names.get("queue", ()))),
-    "gap": (
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "sglang:inter_token_latency_seconds",
-        "tgi_request_mean_time_per_token_duration",
-    ),
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
-    "prompt": ("vllm:request_prompt_tokens", "tgi_request_input_length"),
-    "output": ("vllm:request_generation_tokens", "tgi_request_generated_tokens"),
+HISTOGRAMS = ("ttft", "queue", "gap", "tpot", "prompt", "output")
+COUNTERS = ("prefix_queries_total", "prefix_hits_total")
+SPELLED = {
+    what: [name for names in (VLLM, *dict(PEERS).values()) for name in names.get(what, ())]
+    for what in (*HISTOGRAMS, *COUNTERS)
 }
-"""What -> names to try, the newest first."""
+"""What -> all engines' names for it, the newest first."""
 LEAST_IDLE, LEAST_BUSY = 2, 3
 """Samples in a row at an end, from which on the load was not there yet, or has ended; and under load: of fewer a share says nothing."""
 
@@ -271,9 +265,8 @@ def sample_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> LoadS
         for each in fields(EngineNumbers)
         if hasattr(sighting, each.name)
     }
-    for counter in ("prefix_queries_total", "prefix_hits_total"):
-        names = (*VLLM.get(counter, ()), *(n for _, peer in PEERS for n in peer.get(counter, ())))
-        told[counter] = next((totals[name] for name in names if name in totals), None)
+    for counter in COUNTERS:
+        told[counter] = next((totals[name] for name in SPELLED[counter] if name in totals), None)
     return LoadSample(
         at_s=sighting.at,
         wall_s=sighting.at,
@@ -285,8 +278,10 @@ def sample_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> LoadS
 
 def _histograms(look_up: Callable[[str], Histogram | None]) -> dict[str, Histogram]:
     found: dict[str, Histogram] = {}
-    for what, names in HISTOGRAMS.items():
-        spelled = (name.replace("vllm:", prefix) for name in names for prefix in VLLM_PREFIXES)
+    for what in HISTOGRAMS:
+        spelled = (
+            each.replace("vllm:", prefix) for each in SPELLED[what] for prefix in VLLM_PREFIXES
+        )
         if told := next((each for name in spelled if (each := look_up(name))), None):
             found[what] = told
     return found
@@ -320,7 +315,7 @@ def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
         extent = Evidence(watched_s=every[-1].at_s - every[0].at_s)
 
     # gauges, over the looks under load
-    gauges = Evidence(looks=len(busy))
+    gauges = Evidence()
     both = [
         (each.numbers.running, each.numbers.waiting)
         for each in busy
@@ -330,7 +325,6 @@ def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
         usage = [n for each in busy if (n := each.numbers.kv_cache_usage) is not None]
         most = max(running for running, _ in both)
         gauges = Evidence(
-            looks=len(busy),
             running_mean=fmean(running for running, _ in both),
             running_min=min(running for running, _ in both),
             running_max=most,
@@ -347,6 +341,7 @@ def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
     lengths = (each.numbers.max_model_len for each in every)
     lived = last.wall_s is not None and last.numbers.started_at is not None
     settings = Evidence(
+        looks=len(busy),
         uptime_s=(last.wall_s or 0.0) - (last.numbers.started_at or 0.0) if lived else None,
         prefix_caching=last.numbers.prefix_caching,
         max_model_len=next((length for length in lengths if length), None),
@@ -386,8 +381,10 @@ def _under_load(every: Sequence[LoadSample]) -> tuple[Sequence[LoadSample], Sequ
 
 def _moved(first: LoadSample, last: LoadSample, counter: str) -> float | None:
     """By how much a counter rose; None where it is not told, or fell."""
-    before: float | None = getattr(first.numbers, counter)
-    now: float | None = getattr(last.numbers, counter)
+    return _rise(getattr(first.numbers, counter), getattr(last.numbers, counter))
+
+
+def _rise(before: float | None, now: float | None) -> float | None:
     return None if before is None or now is None or now < before else now - before
 
 
@@ -396,25 +393,27 @@ def _rates(first: LoadSample, last: LoadSample) -> Evidence:
     seconds = last.at_s - first.at_s
     if seconds <= 0:
         return Evidence()
-    requests = _moved(first, last, "requests_total")
-    generated = _moved(first, last, "generation_tokens_total")
-    preemptions = _moved(first, last, "preemptions_total")
-    queries = _moved(first, last, "prefix_queries_total")
-    hits = _moved(first, last, "prefix_hits_total")
-    cpu_s = None
-    if first.cpu_s is not None and last.cpu_s is not None and last.cpu_s >= first.cpu_s:
-        cpu_s = last.cpu_s - first.cpu_s
+    requests, generated, preemptions, queries, hits = (
+        _moved(first, last, f"{counter}_total")
+        for counter in (
+            "requests",
+            "generation_tokens",
+            "preemptions",
+            "prefix_queries",
+            "prefix_hits",
+        )
+    )
     return Evidence(
         interval_s=seconds,
         requests=requests,
-        requests_per_s=None if requests is None else requests / seconds,
-        output_tokens_per_s=None if generated is None else generated / seconds,
+        requests_per_s=ratio(requests, seconds),
+        output_tokens_per_s=ratio(generated, seconds),
         # of no request that ended in the interval, each one that was preempted counts
-        preemptions_per_request=None
-        if preemptions is None or requests is None
-        else preemptions / max(1.0, requests),
-        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
-        api_cpu_cores=None if cpu_s is None else cpu_s / seconds,
+        preemptions_per_request=ratio(
+            preemptions, None if requests is None else max(1.0, requests)
+        ),
+        prefix_hit_ratio=ratio(hits, queries),
+        api_cpu_cores=ratio(_rise(first.cpu_s, last.cpu_s), seconds),
     )
 
 
@@ -431,7 +430,7 @@ def _latencies(seen: Sequence[LoadSample]) -> Evidence:
         queue_mean_ms=_mean_ms(found["queue"]),
         tpot_p50_ms=_quantile(found["tpot"], 0.5, 1000) or _mean_ms(found["tpot"]),
         gap_p50_ms=usual_ms,
-        gap_stretch=gap_ms / usual_ms if gap_ms is not None and usual_ms else None,
+        gap_stretch=ratio(gap_ms, usual_ms),
         prompt_tokens_mean=prompt.mean() if prompt else None,
         prompt_tokens_p95=_quantile(prompt, 0.95),
         output_tokens_mean=output.mean() if output else None,
@@ -489,6 +488,17 @@ FIRST_SHARE = 0.1
 """Of a blast's seconds, that count as its beginning; the last half is what they are compared with."""
 
 
+def _as_timed(whole: Cell) -> Evidence:
+    return Evidence(
+        requests=whole.ended,
+        client_ttft_p50_ms=whole.figure("ttft_p50_ms"),
+        client_ttft_p95_ms=whole.figure("ttft_p95_ms"),
+        client_e2e_p50_ms=whole.figure("e2e_p50_ms"),
+        tpot_p50_ms=whole.figure("tpot_p50_ms"),
+        error_share=whole.figure("error_rate"),
+    )
+
+
 def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     """What a bench's requests at one host say."""
     measured = [shot for shot in shots if shot.kind != "warmup"]
@@ -499,23 +509,17 @@ def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     for shot in answers:
         if shot.itl is not None:
             gaps.merge(Sketch.from_bytes(shot.itl))
-    ttft = Sketch.of(shot.ttft_ms for shot in answers)
-    tokens = [shot.prompt_tokens for shot in answers if shot.prompt_tokens is not None]
-    longest = [
-        shot.prompt_tokens + shot.max_tokens for shot in answers if shot.prompt_tokens is not None
-    ]
+    timed = _as_timed(Cell.of_shots(measured, 0.0))
+    prompts = [shot for shot in answers if shot.prompt_tokens is not None]
+    tokens = [shot.prompt_tokens or 0 for shot in prompts]
     found = Evidence(
-        requests=len(measured),
-        client_ttft_p50_ms=ttft.quantile(0.5),
-        client_ttft_p95_ms=ttft.quantile(0.95),
-        client_e2e_p50_ms=Sketch.of(shot.e2e_ms for shot in answers).quantile(0.5),
-        tpot_p50_ms=Sketch.of(shot.tpot_ms for shot in answers).quantile(0.5),
         gap_p50_ms=gaps.quantile(0.5),
-        error_share=1 - len(answers) / len(measured),
         refused_share=sum(shot.error_kind in REFUSED for shot in measured) / len(measured),
-        prompt_tokens_mean=sum(tokens) / len(tokens) if tokens else None,
+        prompt_tokens_mean=fmean(tokens) if tokens else None,
         prompt_tokens_p95=Sketch.of(tokens).quantile(0.95),
-        longest_request_tokens=max(longest, default=None),
+        longest_request_tokens=max(
+            ((shot.prompt_tokens or 0) + shot.max_tokens for shot in prompts), default=None
+        ),
     )
     # the first wave against the last half
     streams = sorted(
@@ -525,16 +529,16 @@ def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     wave = max(LEAST_FIRST, streams[0].concurrency or LEAST_FIRST) if streams else 0
     first = sorted(shot.ttft_ms or 0.0 for shot in streams[:wave])
     late = [shot.ttft_ms or 0.0 for shot in streams[max(wave, len(streams) // 2) :]]
-    if len(late) < LEAST_FIRST:
-        return merged((found,))
-    return merged((found, _beginning(first[LEAST_FIRST - 1], median(late), len(first))))
+    begun = Evidence()
+    if len(late) >= LEAST_FIRST:
+        begun = _beginning(first[LEAST_FIRST - 1], median(late), len(first))
+    return merged((timed, found, begun))
 
 
 def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) -> Evidence:
     """What a blast's seconds at one host say; only tallies know in which way requests failed."""
     whole = summed(cells)
-    asked = whole.ok + whole.errors
-    if not asked:
+    if not whole.ended:
         return Evidence()
     ended = refused = 0
     for tally in tallies:
@@ -542,15 +546,9 @@ def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) ->
         refused += sum(error.count for error in tally.error_kinds if error.kind in REFUSED)
     found = Evidence(
         interval_s=whole.elapsed_s,
-        requests=asked,
-        requests_per_s=whole.ok / whole.elapsed_s if whole.elapsed_s else None,
-        output_tokens_per_s=whole.output_tokens / whole.elapsed_s if whole.elapsed_s else None,
-        client_ttft_p50_ms=whole.ttft.quantile(0.5),
-        client_ttft_p95_ms=whole.ttft.quantile(0.95),
-        client_e2e_p50_ms=whole.e2e.quantile(0.5),
-        tpot_p50_ms=whole.tpot.quantile(0.5),
-        error_share=whole.errors / asked,
-        refused_share=refused / ended if ended else None,
+        requests_per_s=whole.figure("rps"),
+        output_tokens_per_s=whole.figure("output_tokens_per_s"),
+        refused_share=ratio(refused, ended),
     )
     # the first seconds against the last half: of streams where there are any, else of whole answers
     streams = whole.ttft.count > 0
@@ -560,24 +558,20 @@ def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) ->
     for each in first:
         answers.merge(each)
     if answers.count < LEAST_FIRST or len(first) < LEAST_FIRST or len(later) < LEAST_FIRST:
-        return merged((found,))
+        return merged((_as_timed(whole), found))
     # under way at once, on average (Little's law): by the median answer, as the mean is not kept
-    e2e_s = (whole.e2e.quantile(0.5) or 0.0) / 1000
-    at_once = round(whole.ok / whole.elapsed_s * e2e_s) if whole.elapsed_s else 0
+    e2e_s = (whole.figure("e2e_p50_ms") or 0.0) / 1000
+    at_once = round((whole.figure("rps") or 0.0) * e2e_s)
     before = answers.quantile(min(1.0, _first_rank(at_once, answers.count) / answers.count))
     after = median(each.quantile(0.5) or 0.0 for each in later)
-    return merged((found, _beginning(before or 0.0, after, at_once)))
+    return merged((_as_timed(whole), found, _beginning(before or 0.0, after, at_once)))
 
 
 def evidence_of_ledger(ledger: Ledger) -> Evidence:
     """What a host's own counters moved by during a bench."""
-    requests, queries = ledger.requests, ledger.prefix_queries
-    preemptions, hits = ledger.preemptions, ledger.prefix_hits
     return Evidence(
-        preemptions_per_request=preemptions / requests
-        if preemptions is not None and requests
-        else None,
-        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
+        preemptions_per_request=ratio(ledger.preemptions, ledger.requests),
+        prefix_hit_ratio=ratio(ledger.prefix_hits, ledger.prefix_queries),
         queue_mean_ms=ledger.queue_mean_ms,
     )
 

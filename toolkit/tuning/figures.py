@@ -15,8 +15,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from toolkit.metrics.names import VLLM, Names
 from toolkit.records import Event, LoaderSecond, Reading, RequestRecord, Tally
-from toolkit.stats import Sketch, merged, nearest_rank
+from toolkit.stats import Sketch, nearest_rank
+from toolkit.tuning.cells import Cell
+from toolkit.units import milliseconds, rate, share
 
 Figures = dict[str, float | None]
 """By a metric's name; None: not known."""
@@ -40,7 +43,7 @@ METRICS: dict[str, Metric] = {
         more_is_better=True,
     ),
     "rps": Metric(
-        title="requests/s",
+        title="RPS",
         definition="ok requests, by the part of each one's time in the seconds that count / these seconds",
         more_is_better=True,
     ),
@@ -57,7 +60,7 @@ METRICS: dict[str, Metric] = {
         definition="(E2E - TTFT) / tokens after the first chunk, median of the unique canaries",
     ),
     "error_rate": Metric(
-        title="errors", definition="errors / (ok + errors), timeouts included", is_share=True
+        title="error rate", definition="errors / (ok + errors), timeouts included", is_share=True
     ),
     "prefix_hit_ratio": Metric(
         title="prefix hits",
@@ -95,6 +98,9 @@ METRICS: dict[str, Metric] = {
 OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
 """May stand as `ttft_p95_ms:short`: of the unique canaries whose prompts' names begin so."""
 
+ENDED = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "error_rate")
+"""Of the requests that ended in the seconds that count, whole."""
+
 
 def metric(name: str) -> Metric | None:
     """What a metric's name means; None: there is no such metric."""
@@ -113,6 +119,13 @@ def metric(name: str) -> Metric | None:
 def meant(name: str) -> Metric:
     """The same for whoever tells a figure: one that is none is told by its bare name."""
     return metric(name) or Metric(title=name, definition="")
+
+
+def figure(name: str, value: float | None) -> str:
+    """`3,114`, `219 ms`, `4.5 %`."""
+    if name.partition(":")[0].endswith("_ms"):
+        return milliseconds(value)
+    return share(value) if meant(name).is_share else rate(value)
 
 
 # --- the seconds that count ------------------------------------------------------------------------
@@ -150,9 +163,7 @@ def measured(
     """Figures of the ranked requests that ended in these seconds, and of the canaries sent in them."""
     ranked = [each for each in tallies if each.kind == "ranked"]
     mine = [each for each in ranked if each.at_s in seconds]
-    ok, errors = sum(each.ok for each in mine), sum(each.errors for each in mine)
-    e2e = Sketch.from_bytes(merged(each.e2e for each in mine))
-    ttft = Sketch.from_bytes(merged(each.ttft for each in mine))
+    whole = Cell.of_tallies(mine, float(len(seconds)))
     ordered = sorted(seconds)
 
     def before(moment: float) -> float:
@@ -175,12 +186,8 @@ def measured(
     figures: Figures = {
         "output_tokens_per_s": math.fsum(tokens) / len(seconds) if seconds else None,
         "rps": math.fsum(requests) / len(seconds) if seconds else None,
-        "ttft_p50_ms": ttft.quantile(0.5),
-        "ttft_p95_ms": ttft.quantile(0.95),
-        "e2e_p50_ms": e2e.quantile(0.5),
-        "e2e_p95_ms": e2e.quantile(0.95),
-        "error_rate": errors / (ok + errors) if ok + errors else None,
-        "requests": float(ok + errors),
+        **{name: whole.figure(name) for name in ENDED},
+        "requests": float(whole.ended),
         "seconds": float(len(seconds)),
     }
 
@@ -193,7 +200,7 @@ def measured(
     unique = [shot for group in groups.values() for shot in group]
     figures["tpot_p50_ms"] = nearest_rank([shot.tpot_ms for shot in unique], 0.5)
     for name in OF_PROMPTS:
-        part, _, percent = name.removesuffix("_ms").partition("_p")
+        part, percent = name.removesuffix("_ms").split("_p")
         for group, found in sorted(groups.items()):
             values = [getattr(shot, f"{part}_ms") for shot in found]
             figures[f"{name}:{group}"] = nearest_rank(values, int(percent) / 100)
@@ -208,15 +215,15 @@ def _bucket_ms(bucket: int) -> float:
 
 # --- counters ---------------------------------------------------------------------------------------
 
-COUNTERS = {
-    "spec_drafts": re.compile(r"vllm:spec_decode_num_drafts(_total)?"),
-    "spec_drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(_total)?"),
-    "spec_accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(_total)?"),
-    "prefix_queries": re.compile(r"vllm:(gpu_)?prefix_cache_queries(_total)?"),
-    "prefix_hits": re.compile(r"vllm:(gpu_)?prefix_cache_hits(_total)?"),
-    "preemptions": re.compile(r"vllm:num_preemptions(_total)?"),
-    "queue_s": re.compile(r"vllm:request_queue_time_seconds_sum"),
-    "queued": re.compile(r"vllm:request_queue_time_seconds_count"),
+COUNTERS: Names = {
+    "spec_drafts": VLLM["drafts"],
+    "spec_drafted": VLLM["drafted"],
+    "spec_accepted": VLLM["accepted"],
+    "prefix_queries": VLLM["prefix_queries_total"],
+    "prefix_hits": VLLM["prefix_hits_total"],
+    "preemptions": VLLM["preemptions_total"],
+    "queue_s": ("vllm:request_queue_time_seconds_sum",),
+    "queued": ("vllm:request_queue_time_seconds_count",),
 }
 """Sums of a counter's samples are kept under these names."""
 
@@ -226,7 +233,7 @@ def counters(readings: Iterable[Reading]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for reading in readings:
         for name, spelled in COUNTERS.items():
-            if spelled.fullmatch(reading.name):
+            if reading.name in spelled:
                 sums[name] = sums.get(name, 0.0) + reading.value
     return sums
 
@@ -239,16 +246,17 @@ def counters_moved(before: Mapping[str, float], after: Mapping[str, float]) -> F
         if name in before and after[name] >= before[name]
     }
     accepted, queue_s = by.get("spec_accepted"), by.get("queue_s")
-    drafts = _share(accepted, by.get("spec_drafts"))
+    drafts = ratio(accepted, by.get("spec_drafts"))
     return {
-        "prefix_hit_ratio": _share(by.get("prefix_hits"), by.get("prefix_queries")),
-        "spec_acceptance_ratio": _share(accepted, by.get("spec_drafted")),
+        "prefix_hit_ratio": ratio(by.get("prefix_hits"), by.get("prefix_queries")),
+        "spec_acceptance_ratio": ratio(accepted, by.get("spec_drafted")),
         "spec_mean_length": None if drafts is None else 1 + drafts,
         "spec_drafts": by.get("spec_drafts"),
         "preemptions": by.get("preemptions"),
-        "queue_mean_ms": _share(None if queue_s is None else 1000 * queue_s, by.get("queued")),
+        "queue_mean_ms": ratio(None if queue_s is None else 1000 * queue_s, by.get("queued")),
     }
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """One over the other; None where one of them is not known, or there is nothing to divide by."""
     return part / whole if part is not None and whole else None

@@ -1,77 +1,16 @@
-"""The lab report of a run: each host's figures, whole and over time, from tallies or from timed requests; and its plain text.
+"""The lab report of a run, and its plain text. The page is drawn by pages.py."""
 
-A stretch without an answer has no latency: its points are None, and lines have gaps there. The page is drawn by pages.py.
-"""
-
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.records import ErrorCount, Event, RequestRecord, Tally, Verdict
-from toolkit.stats import Sketch, merged
+from toolkit.records import Event
 from toolkit.tuning.criteria import Costs, Criterion
+from toolkit.tuning.host_report import HostReport
 from toolkit.units import UNKNOWN, day, milliseconds, rate, share, span, time_of_day
 
-MOST_STRETCHES = 180
-"""Of a line: about one for three pixels."""
 MARKS = {"met": "met", "not met": "NOT MET", "unknown": "unknown"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What one host answered in so many seconds."""
-
-    duration_s: float
-    ok: int
-    errors: int
-    output_tokens: int
-    """Of ok answers."""
-    ttft_p50_ms: float | None
-    ttft_p95_ms: float | None
-    e2e_p50_ms: float | None
-    e2e_p95_ms: float | None
-
-    @property
-    def rps(self) -> float | None:
-        """Ok requests that ended in it / its length."""
-        return self.ok / self.duration_s if self.duration_s else None
-
-    @property
-    def output_tokens_per_s(self) -> float | None:
-        """Of ok answers."""
-        return self.output_tokens / self.duration_s if self.duration_s else None
-
-    @property
-    def error_rate(self) -> float | None:
-        """Errors / (ok + errors)."""
-        ended = self.ok + self.errors
-        return self.errors / ended if ended else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesPart(Answered):
-    """A stretch of the run."""
-
-    t_s: float
-    """Its middle, from the run's first second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostReport(Answered):
-    """One host of the run, from its first second to its last."""
-
-    name: str
-    url: str
-    error_kinds: Mapping[str, int]
-    streamed: int
-    prompt_tokens: int | None
-    e2e_p99_ms: float | None
-    cache_told: int
-    cache_hits: int
-    stretches: tuple[SeriesPart, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,92 +23,17 @@ class Report:
     ended_at: float | None
     told: str
     """The run's plan in a few words, e.g., `profile contest, 64 users`."""
-    hosts: tuple[HostReport, ...]
+    hosts: Sequence[HostReport]
     criteria: tuple[Criterion, ...]
     costs: Costs | None
     events: tuple[Event, ...]
     notes: tuple[str, ...]
     """What speaks against the figures."""
 
-
-def host_report(
-    tallies: Sequence[Tally], first_s: int, last_s: int, verdicts: Sequence[Verdict] = ()
-) -> HostReport:
-    """One host's whole run, from its ranked tallies; there is at least one."""
-    seconds = last_s - first_s + 1
-    kinds: Counter[str] = Counter()
-    for each in tallies:
-        kinds.update({one.kind: one.count for one in each.error_kinds})
-    # equal stretches; a last one that is not whole is left out, as it would look as if load fell
-    width = max(1, math.ceil(seconds / MOST_STRETCHES))
-    parts: list[list[Tally]] = [[] for _ in range(max(1, seconds // width))]
-    for each in tallies:
-        place = (each.at_s - first_s) // width
-        if 0 <= place < len(parts):
-            parts[place].append(each)
-    return HostReport(
-        name=tallies[0].name,
-        url=tallies[0].url,
-        error_kinds=dict(kinds.most_common()),
-        streamed=sum(each.streamed for each in tallies),
-        prompt_tokens=sum(each.prompt_tokens for each in tallies),
-        e2e_p99_ms=Sketch.from_bytes(merged(each.e2e for each in tallies)).quantile(0.99),
-        cache_told=sum(each.cache_told + each.cache_judged for each in tallies),
-        cache_hits=sum(each.cache_hits + each.cache_inferred for each in tallies),
-        stretches=tuple(
-            SeriesPart(t_s=(place + 0.5) * width, **_answered(part, width))
-            for place, part in enumerate(parts)
-        ),
-        verdicts=tuple(verdicts),
-        **_answered(tallies, seconds),
-    )
-
-
-def _answered(tallies: Sequence[Tally], seconds: int) -> dict[str, Any]:
-    e2e = Sketch.from_bytes(merged(each.e2e for each in tallies))
-    ttft = Sketch.from_bytes(merged(each.ttft for each in tallies))
-    return {
-        "duration_s": float(seconds),
-        "ok": sum(each.ok for each in tallies),
-        "errors": sum(each.errors for each in tallies),
-        "output_tokens": sum(each.output_tokens for each in tallies),
-        "ttft_p50_ms": ttft.quantile(0.5),
-        "ttft_p95_ms": ttft.quantile(0.95),
-        "e2e_p50_ms": e2e.quantile(0.5),
-        "e2e_p95_ms": e2e.quantile(0.95),
-    }
-
-
-def tallied(shots: Iterable[RequestRecord]) -> list[Tally]:
-    """Timed requests as tallies of the second in which each ended, so that a bench is drawn as a blast is."""
-    found = []
-    for shot in shots:
-        if shot.kind == "warmup":
-            continue
-        began = shot.sent_at if shot.sent_at is not None else shot.planned_at
-        hit = (shot.cache_status or "").lower()
-        kinds = () if shot.ok else (ErrorCount(kind=shot.error_kind or "unknown", count=1),)
-        found.append(
-            Tally(
-                run=shot.run,
-                name=shot.name,
-                url=shot.url,
-                at_s=math.floor(began + (shot.took_ms or 0.0) / 1000),
-                worker="bench",
-                kind="ranked",
-                ok=int(shot.ok),
-                errors=int(not shot.ok),
-                error_kinds=kinds,
-                streamed=int(shot.ok and shot.stream),
-                prompt_tokens=(shot.prompt_tokens or 0) if shot.ok else 0,
-                output_tokens=(shot.output_tokens or 0) if shot.ok else 0,
-                cache_told=int(bool(shot.ok and hit)),
-                cache_hits=int(bool(shot.ok and "hit" in hit)),
-                e2e=Sketch.of([shot.e2e_ms] if shot.ok else []).to_bytes(),
-                ttft=Sketch.of([shot.ttft_ms] if shot.ok else []).to_bytes(),
-            )
-        )
-    return found
+    def as_json(self) -> dict[str, Any]:
+        """The object of `toolkit report --json`."""
+        hosts = [host.as_json() for host in self.hosts]
+        return asdict(replace(self, hosts=())) | {"hosts": hosts}
 
 
 # --- in words -----------------------------------------------------------------------------------------
@@ -190,30 +54,33 @@ def when(report: Report) -> str:
 
 def figures(host: HostReport) -> list[tuple[str, str, str]]:
     """One host's figures: name, value, definition."""
+    whole = host.whole
+    ttft = [milliseconds(whole.figure(f"ttft_{each}_ms")) for each in ("p50", "p95")]
+    e2e = [milliseconds(whole.figure(f"e2e_{each}_ms")) for each in ("p50", "p95", "p99")]
     return [
         (
             "Requests/s",
-            rate(host.rps),
-            f"{host.ok:,} ok requests that ended in the run / its {span(host.duration_s)}",
+            rate(whole.figure("rps")),
+            f"{whole.ok:,} ok requests that ended in the run / its {span(whole.elapsed_s)}",
         ),
         (
             "Output tokens/s",
-            rate(host.output_tokens_per_s),
+            rate(whole.figure("output_tokens_per_s")),
             "tokens of ok answers, by the server's usage / the same time",
         ),
         (
             "Error rate",
-            share(host.error_rate),
-            f"{host.errors:,} errors / (ok + errors), timeouts and refused connections included",
+            share(whole.figure("error_rate")),
+            f"{whole.errors:,} errors / (ok + errors), timeouts and refused connections included",
         ),
         (
             "TTFT p50, p95",
-            f"{milliseconds(host.ttft_p50_ms)}, {milliseconds(host.ttft_p95_ms)}",
+            ", ".join(ttft),
             f"first chunk with a token minus send, of {host.streamed:,} ok streams",
         ),
         (
             "E2E p50, p95, p99",
-            ", ".join(map(milliseconds, (host.e2e_p50_ms, host.e2e_p95_ms, host.e2e_p99_ms))),
+            ", ".join(e2e),
             "last token (or byte) minus send, of ok answers; nearest rank, within 1 %",
         ),
         (
@@ -222,11 +89,6 @@ def figures(host: HostReport) -> list[tuple[str, str, str]]:
             "hits of a response cache / ok answers that tell, or could be told from unique ones",
         ),
     ]
-
-
-def error_kinds(host: HostReport) -> str:
-    """`3 timeout, 1 http_500`; empty without errors."""
-    return ", ".join(f"{count:,} {kind}" for kind, count in host.error_kinds.items())
 
 
 def cost_rows(costs: Costs) -> list[tuple[str, str, str]]:
@@ -285,7 +147,7 @@ def text_lines(report: Report) -> Iterator[str]:
         for name, value, definition in figures(host):
             yield f"  {name:<18} {value:<26} {definition}"
         if host.error_kinds:
-            yield f"  {'Errors by kind':<18} {error_kinds(host)}"
+            yield f"  {'Errors by kind':<18} {host.kinds_told}"
         for verdict in host.verdicts:
             yield f"  Verdict {verdict.code} ({verdict.confidence}): {verdict.evidence}"
 

@@ -3,7 +3,7 @@
 Numbers and words come from the report and from the sweep's table; here is reckoned nothing but where a line or a bar goes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.report.charts import ChartFrame, LineStyle, empty, rule
 from toolkit.report.html import Markup, tag
@@ -18,12 +18,11 @@ from toolkit.report.page import (
     said,
     time_chart,
 )
-from toolkit.tuning.figures import meant, metric
+from toolkit.tuning.figures import figure, meant, metric
+from toolkit.tuning.host_report import HostReport
 from toolkit.tuning.lab_report import (
-    HostReport,
     Report,
     cost_rows,
-    error_kinds,
     even_sentence,
     event_words,
     figures,
@@ -35,12 +34,13 @@ from toolkit.tuning.sweep_table import (
     NO_DIFFERENCE,
     Moved,
     SweepRow,
+    by_stage,
     difference,
-    figure,
+    known_of,
     lever,
     progression,
 )
-from toolkit.units import milliseconds, rate, share, span, tick, tick_ms, tick_share
+from toolkit.units import span, tick, tick_ms, tick_share
 
 MOST_HOSTS = 6
 """Lines in one plot; a report of more hosts draws the first ones."""
@@ -53,20 +53,42 @@ COMPARED = (
 )
 
 
-def _page(
-    title: str, heading: str, found: str, about: str, sections: object, notes: Sequence[object]
-) -> str:
-    """The template of both: what was found, of what, the sections, and what speaks against it."""
-    body = tag(
-        "main",
-        tag("h1", heading),
-        tag("p", found, class_="headline"),
-        tag("p", about, class_="told"),
-        sections,
-        tag("h2", "What this rests on"),
-        notes_list(notes, "Nothing is known that speaks against these figures."),
-    )
-    return document(title, body)
+NOTHING_SPEAKS = "Nothing is known that speaks against these figures."
+PLOTS: tuple[tuple[str, str, str, Mapping[str, str], str, Callable[[float], str]], ...] = (
+    (
+        "rps",
+        "Requests/s",
+        "ok requests that ended, a second",
+        {"requests/s": "rps"},
+        "No request was ok.",
+        tick,
+    ),
+    (
+        "ttft",
+        "TTFT",
+        "of ok answers that ended then",
+        {"p50": "ttft_p50_ms", "p95": "ttft_p95_ms"},
+        "No streamed answer.",
+        tick_ms,
+    ),
+    (
+        "e2e",
+        "E2E",
+        "of ok answers that ended then",
+        {"p50": "e2e_p50_ms", "p95": "e2e_p95_ms"},
+        "No answer.",
+        tick_ms,
+    ),
+    (
+        "errors",
+        "Error rate",
+        "errors / (ok + errors)",
+        {"error rate": "error_rate"},
+        "No request failed.",
+        tick_share,
+    ),
+)
+"""Each with its key, title and axes, its lines, what it says where all of them lie at nothing, and how a value is written."""
 
 
 # --- the lab report -----------------------------------------------------------------------------------
@@ -103,13 +125,14 @@ def report_page(report: Report) -> str:
         tag("h2", "Events"),
         notes_list(events, "None."),
     )
-    return _page(
+    return document(
         f"Lab report: {headline(report)}",
-        f"Lab report of {report.verb} {report.run}",
-        headline(report),
-        ", ".join(part for part in (when(report), report.told) if part),
-        sections,
-        report.notes,
+        heading=f"Lab report of {report.verb} {report.run}",
+        found=headline(report),
+        about=", ".join(part for part in (when(report), report.told) if part),
+        sections=sections,
+        notes=report.notes,
+        no_notes=NOTHING_SPEAKS,
     )
 
 
@@ -122,7 +145,7 @@ def _host(host: HostReport) -> Markup:
         "section",
         tag("h2", host.name, " ", tag("small", host.url, class_="nothing")),
         figures_list(figures(host)),
-        tag("p", f"Errors by kind: {error_kinds(host)}") if host.error_kinds else None,
+        tag("p", f"Errors by kind: {host.kinds_told}") if host.error_kinds else None,
         [tag("h3", "Verdicts"), notes_list(verdicts, "")] if verdicts else None,
     )
 
@@ -144,7 +167,7 @@ def _charts(report: Report) -> list[Markup]:
     """Requests a second, TTFT, E2E and errors over the run's time; an upright line for each event within it."""
     hosts = report.hosts[:MOST_HOSTS]
     longest = max((host.stretches for host in hosts), key=len, default=())
-    times = [each.t_s for each in longest]
+    times = [t_s for t_s, _ in longest]
     length = times[-1] + times[0] if times else 0.0
     rules = [
         rule(
@@ -156,61 +179,33 @@ def _charts(report: Report) -> list[Markup]:
         if length and 0 <= each.at - report.started_at <= length
     ]
 
-    def drawn(
-        frame: tuple[str, str, str],
-        lines: Sequence[tuple[str, str]],
-        nothing: str,
-        tick_of: Callable[[float], str],
-        alt: Callable[[HostReport], str],
-    ) -> Markup:
-        """A line a host, or a host and quantile; or what it says where all lines lie at nothing."""
+    charts = []
+    for key, title, axes, lines, nothing, tick_of in PLOTS:
+        # a line a host, or a host and quantile
         series: list[Series] = []
         for number, host in enumerate(hosts):
-            for place, (word, name) in enumerate(lines):
+            for place, (word, name) in enumerate(lines.items()):
                 names = [host.name] if len(hosts) > 1 else []
                 names += [word] if len(lines) > 1 or not names else []
                 look = LineStyle(COLOURS[number % len(COLOURS)], STROKES[place % len(STROKES)])
-                values = [getattr(each, name) for each in host.stretches]
+                values = [cell.figure(name) for _, cell in host.stretches]
                 series.append((" ".join(names), values, look))
-        key, title, axes = frame
-        told = "; ".join(f"{host.name}: {alt(host)}" for host in hosts)
-        chart_frame = ChartFrame(key=key, title=title, axes=axes, alt=told)
-        known = [value for _, values, _ in series for value in values if value is not None]
-        highest = max(known, default=0.0)
-        if not highest:
-            return empty(chart_frame, nothing)
-        return time_chart(chart_frame, times, series, highest, tick=tick_of, rules=rules)
-
-    def latencies(part: str, nothing: str) -> Markup:
-        p50, p95 = f"{part}_p50_ms", f"{part}_p95_ms"
-        return drawn(
-            (part, part.upper(), "of ok answers that ended then"),
-            [("p50", p50), ("p95", p95)],
-            nothing,
-            tick_ms,
-            lambda host: (
-                f"median {milliseconds(getattr(host, p50))}, p95 {milliseconds(getattr(host, p95))}"
-            ),
+        alt = "; ".join(
+            f"{host.name}: "
+            + ", ".join(
+                f"{word} {figure(name, host.whole.figure(name))}" for word, name in lines.items()
+            )
+            for host in hosts
         )
-
-    return [
-        drawn(
-            ("rps", "Requests/s", "ok requests that ended, a second"),
-            [("requests/s", "rps")],
-            "No request was ok.",
-            tick,
-            lambda host: f"{rate(host.rps)} on average",
-        ),
-        latencies("ttft", "No streamed answer."),
-        latencies("e2e", "No answer."),
-        drawn(
-            ("errors", "Error rate", "errors / (ok + errors)"),
-            [("errors", "error_rate")],
-            "No request failed.",
-            tick_share,
-            lambda host: share(host.error_rate),
-        ),
-    ]
+        frame = ChartFrame(key=key, title=title, axes=axes, alt=f"of the whole run, {alt}")
+        known = (value for _, values, _ in series for value in values if value is not None)
+        highest = max(known, default=0.0)
+        charts.append(
+            time_chart(frame, times, series, highest, tick=tick_of, rules=rules)
+            if highest
+            else empty(frame, nothing)
+        )
+    return charts
 
 
 # --- a sweep -----------------------------------------------------------------------------------------
@@ -218,18 +213,15 @@ def _charts(report: Report) -> list[Markup]:
 
 def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> str:
     """The whole document: how far each configuration and each lever moved."""
-    stages = [
-        [row for row in rows if row.stage == stage] for stage in sorted({row.stage for row in rows})
-    ]
-    name, load = plan.look_at[0], plan.load
+    stages, name, load = by_stage(rows), plan.look_at[0], plan.load
+    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
+    at_rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     # as a page has them: real arrows, and no line's end before a per cent sign
     lines = [
         line.replace("->", "\N{RIGHTWARDS ARROW}").replace(" %", "\N{NO-BREAK SPACE}%")
         for stage in stages
         if (line := progression(stage, name))
     ]
-    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
-    at_rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     definitions: list[object] = [
         Markup.joined([tag("b", found.title), f": {found.definition}"])
         for each in plan.look_at
@@ -252,14 +244,15 @@ def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved
         notes_list([*definitions, COMPARED], ""),
     )
     title = f"Sweep: {plan.summary or plan.name}"
-    return _page(
+    return document(
         title,
-        title,
-        lines[0] if lines else "Nothing to compare",
-        f"{meant(name).title}; {blocks} of {span(load.duration_s)}, {load.users} users{at_rate}, "
-        f"the prompts of {plan.profile}",
-        sections,
-        [f"{row.name}: {note}" for row in rows for note in row.notes],
+        heading=title,
+        found=lines[0] if lines else "Nothing to compare",
+        about=f"{meant(name).title}; {blocks} of {span(load.duration_s)}, "
+        f"{load.users} user{'s' * (load.users != 1)}{at_rate}, the prompts of {plan.profile}",
+        sections=sections,
+        notes=[f"{row.name}: {note}" for row in rows for note in row.notes],
+        no_notes=NOTHING_SPEAKS,
     )
 
 
@@ -273,7 +266,7 @@ def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
     for row, value, end in zip(rows, values, ends, strict=True):
         title = tag("span", row.name, class_="name")
         if row.status != "measured" or row.figures.get(name) is None:
-            bars.append(tag("div", title, tag("span", said(_status(row)), class_="what")))
+            bars.append(tag("div", title, tag("span", said(row.became), class_="what")))
             continue
         compared = row.of(name)
         is_equal = compared is not None and compared.verdict == NO_DIFFERENCE
@@ -299,20 +292,14 @@ def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
     return tag("div", bars, class_="bars")
 
 
-def _status(row: SweepRow) -> str:
-    return f"{row.status}: {row.cause}" if row.cause else row.status
-
-
 def _figures_table(plan: SweepPlan, rows: Sequence[SweepRow]) -> Markup:
-    names = [
-        name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
-    ]
+    names = known_of(plan.look_at, rows)
     titles: list[tuple[str, str | None]] = [("configuration", None), ("blocks", "right")]
     titles += [(meant(name).title, None) for name in names]
     titles.append(("start", "right"))
     body: list[list[object]] = []
     for row in rows:
-        status = tag("small", said(_status(row))) if row.status != "measured" else None
+        status = tag("small", said(row.became)) if row.status != "measured" else None
         cells: list[object] = [Markup.joined([tag("b", row.name), status]), f"{row.blocks}"]
         for name in names:
             compared = row.of(name)

@@ -17,12 +17,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
+from toolkit.config_file import toml_text
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Run
+from toolkit.records import Event, EventKind, Run
 from toolkit.store import Store
 from toolkit.tuning.children import ChildCommand, Mark, end_left
 from toolkit.tuning.figures import Figures, counted_seconds, counters_moved, meant, measured
-from toolkit.tuning.sweep_file import Configuration, Kind, Serving, SweepPlan, as_toml, stages
+from toolkit.tuning.sweep_file import Configuration, Kind, SweepPlan, around, models
 from toolkit.tuning.sweep_table import MeasuredConfiguration, Status, table
 from toolkit.units import counted
 
@@ -83,106 +86,24 @@ class State:
     """Processes that may be alive."""
 
 
-class Kept:
-    """A sweep's state and the run that it belongs to, in an open store."""
-
-    def __init__(self, store: Store, run: str, state: State) -> None:
-        self.store, self.run, self.state = store, run, state
-
-    @classmethod
-    def begun(cls, store: Store, run: Run) -> "Kept":
-        """A new sweep."""
-        store.add_run(run)
-        kept = cls(store, run.id, State())
-        kept.save()
-        return kept
-
-    @classmethod
-    def found(cls, store: Store, run: str) -> "Kept":
-        """A sweep that the store knows. Raises ToolkitError for one of another form."""
-        hint = "Begin a new one; its runs stay, `toolkit runs` lists them"
-        told = store.capture(run) or {}
-        if told.get("form") != FORM:
-            raise ToolkitError(f"sweep `{run}` was written by another version of the toolkit", hint)
-        try:
-            known: dict[str, Any] = {
-                key: told[key] for key in State.__dataclass_fields__ if key in told
-            }
-            known["cells"] = {key: SweepCell(**cell) for key, cell in told.get("cells", {}).items()}
-            known["children"] = [(int(pid), int(ticks)) for pid, ticks in told.get("children", [])]
-            return cls(store, run, State(**known))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ToolkitError(
-                f"what sweep `{run}` had done so far is not as the toolkit writes it", hint
-            ) from error
-
-    def save(self) -> None:
-        """Write it down; it is on disk then."""
-        self.store.set_capture(self.run, asdict(self.state))
-
-    def mark(self, text: str) -> None:
-        """Leave an event at the sweep's run."""
-        self.store.add_event(Event(run=self.run, at=time.time(), kind="mark", text=text))
+def begin(store: Store, run: Run) -> None:
+    """Write a new sweep down, of which nothing is done yet."""
+    store.add_run(run)
+    store.set_capture(run.id, asdict(State()))
 
 
-def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> MeasuredConfiguration:
-    """All that is known of one configuration so far: its blasts, as figures a block, and what there is to say of them."""
-    store = kept.store
-    cells = {
-        block: cell
-        for block in range(1, plan.blocks + 1)
-        if (cell := kept.state.cells.get(f"{one.key}/{block}"))
-    }
-    done = {block: cell for block, cell in cells.items() if cell.status == "measured" and cell.run}
-    failed = {block: cell.cause for block, cell in cells.items() if cell.status == "failed"}
-
-    status: Status = "not begun"
-    cause = None
-    if one.key in kept.state.skipped:
-        status, cause = "skipped", kept.state.skipped[one.key]
-    elif any(cell.status == "measured" for cell in cells.values()):
-        status = "measured"
-    elif failed:
-        status, cause = "failed", next(iter(failed.values()))
-
-    blocks, limited = {}, []
-    for block, cell in done.items():
-        run = cell.run or ""
-        tallies = store.tallies(run)
-        loader = [second for _, second in store.loader_seconds(run)]
-        slowest_ms = measured(tallies, {tally.at_s for tally in tallies})["e2e_p95_ms"] or 0.0
-        seconds = counted_seconds(
-            loader,
-            [event for _, event in store.events(run)],
-            settle_s=plan.load.settle_s,
-            duration_s=plan.load.duration_s,
-            drain_s=math.ceil(slowest_ms / 1000),
-        )
-        blocks[block] = measured(tallies, seconds, store.shots(run)) | cell.figures
-        if places := {second.at_s for second in loader if second.limited}:
-            limited.append(len(places))
-
-    notes = [note for cell in cells.values() for note in cell.notes]
-    if status == "measured":
-        notes += [f"block {block} failed: {why}" for block, why in failed.items()]
-    notes = list(dict.fromkeys(notes))
-    # an engine that speculates, and found nothing to: then no share of it was accepted either
-    drafts = [cell.figures.get("spec_drafts") for cell in done.values()]
-    if drafts and not any(drafts) and None not in drafts:
-        notes.append("nothing was drafted under this load, so that no acceptance is known")
-    if limited:
-        notes.append(
-            f"the load generator was the limit in {sum(limited):,} s of {counted(len(limited), 'block')}"
-        )
-    return MeasuredConfiguration(
-        configuration=one,
-        status=status,
-        cause=cause,
-        blocks=blocks,
-        runs=tuple(cell.run for cell in cells.values() if cell.run),
-        start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
-        notes=tuple(notes),
-    )
+def state_of(store: Store, run: str) -> State:
+    """What a sweep that the store knows has done so far. Raises ToolkitError for one of another form."""
+    hint = "Begin a new one; its runs stay, `toolkit runs` lists them"
+    told = store.capture(run) or {}
+    if told.get("form") != FORM:
+        raise ToolkitError(f"sweep `{run}` was written by another version of the toolkit", hint)
+    try:
+        return TypeAdapter(State).validate_python(told)
+    except ValidationError as error:
+        raise ToolkitError(
+            f"what sweep `{run}` had done so far is not as the toolkit writes it", hint
+        ) from error
 
 
 # --- the words of what is run -----------------------------------------------------------------------------
@@ -214,7 +135,7 @@ def stack_of(
     for key in ("flags", "env"):
         if getattr(serving, key):
             engine[key] = dict(getattr(serving, key))
-    return as_toml(
+    return toml_text(
         {
             "folder": folder,
             "database": database,
@@ -279,96 +200,139 @@ class Tools:
     database: Path
     impossible: Callable[[Configuration], str | None]
     """Why it cannot fit; None: nothing is known against it."""
-    look: Callable[[str, str | None], Mapping[str, float]]
-    """Address, name of the key's variable -> the server's counters now; empty where it tells none."""
-    ask: Callable[[str, Serving], tuple[Figures, list[str]]]
-    """Send the requests for JSON: what came of them, and notes."""
     say: Callable[[str], None]
     sim: bool = False
 
 
 class Sweep:
-    """One sweep, from where its state says it is."""
+    """One sweep of the store, from where its state says it is."""
 
-    def __init__(self, plan: SweepPlan, kept: Kept, tools: Tools) -> None:
-        self._plan, self._kept, self._tools = plan, kept, tools
-        self._state = kept.state
+    def __init__(self, plan: SweepPlan, store: Store, run: str, tools: Tools) -> None:
+        """Raises ToolkitError where the state is of another form."""
+        self._plan, self._store, self._run, self._tools = plan, store, run, tools
+        self.state = state_of(store, run)
         self._children: list[ChildCommand] = []
 
     def run(self) -> tuple[MeasuredConfiguration, ...]:
         """Measure what is not measured yet; all that is known then. Children never outlive it."""
-        state, say = self._state, self._tools.say
+        state, say = self.state, self._tools.say
         self._tools.folder.mkdir(parents=True, exist_ok=True)
         left = end_left(state.children)
         if left:
             say(f"Ended {left} process{'es' * (left > 1)} that a killed sweep had left")
         state.children.clear()
-        self._kept.save()
+        self._save()
         try:
             for configurations in self._stages():
                 for one in configurations:
                     why = None if one.key in state.skipped else self._tools.impossible(one)
                     if why:
                         state.skipped[one.key] = why
-                        self._kept.save()
+                        self._save()
                         say(f"{one.name}: skipped, {why}")
-                for block, one in self._in_turn(configurations):
-                    cell = state.cells.get(f"{one.key}/{block}")
-                    is_open = cell is None or cell.status == "under way"
-                    if is_open and one.key not in state.skipped and one.key not in state.out:
-                        self._measure(one, block, cell)
+                # A B C, A B C ...: each block holds all of them, so what drifts meanwhile meets all alike
+                for block in range(1, self._plan.blocks + 1):
+                    for one in configurations:
+                        cell = self._cells(one).get(block)
+                        is_open = cell is None or cell.status == "under way"
+                        if is_open and one.key not in state.skipped and one.key not in state.out:
+                            self._measure(one, block, cell)
         finally:
             self._stop_children()
-        self._kept.store.end_run(self._kept.run, ended_at=time.time(), client_ok=None)
+        self._store.end_run(self._run, ended_at=time.time(), client_ok=None)
         return self.known()
 
     def known(self) -> tuple[MeasuredConfiguration, ...]:
         """Each configuration with what is known of it so far."""
-        return tuple(
-            measured_of(one, self._plan, self._kept)
-            for configurations in self._stages()
-            for one in configurations
-        )
+        return tuple(self._known(one) for stage in self._stages() for one in stage)
 
-    def _in_turn(
-        self, configurations: Sequence[Configuration]
-    ) -> Iterator[tuple[int, Configuration]]:
-        """A B C, A B C ...: each block holds all of them, so what drifts meanwhile meets all alike. Blocks count from 1."""
-        for block in range(1, self._plan.blocks + 1):
-            for one in configurations:
-                yield block, one
+    def _cells(self, one: Configuration) -> dict[int, SweepCell]:
+        """By their block, counted from 1: those that were begun."""
+        blocks = range(1, self._plan.blocks + 1)
+        found = {block: self.state.cells.get(f"{one.key}/{block}") for block in blocks}
+        return {block: cell for block, cell in found.items() if cell is not None}
 
     def _stages(self) -> Iterator[tuple[Configuration, ...]]:
         """One after the other: what the second is shows once the first is measured, and the best of it is known."""
-        plan, state = self._plan, self._state
-        first = next(stages(plan))
-        yield first
-        if not (plan.configurations and plan.levers):
-            return
-        if state.base is None:
+        plan, state = self._plan, self.state
+        first = models(plan)
+        if first:
+            yield first
+        if first and plan.levers and state.base is None:
             left_out = state.skipped.keys() | state.out.keys()
-            cells = [
-                state.cells.get(f"{one.key}/{block}")
-                for block, one in self._in_turn(first)
-                if one.key not in left_out
-            ]
-            if all(cell is not None and cell.status != "under way" for cell in cells):
+            cells = [self._cells(one) for one in first if one.key not in left_out]
+            if all(
+                len(each) == plan.blocks
+                and all(cell.status != "under way" for cell in each.values())
+                for each in cells
+            ):
                 name = plan.look_at[0]
-                rows = table([measured_of(one, plan, self._kept) for one in first], ())
+                rows = table([self._known(one) for one in first], ())
                 known = {row.name: v for row in rows if (v := row.figures.get(name)) is not None}
                 pick = max if meant(name).more_is_better else min
                 # the first of equals; the next step writes it down
                 state.base = pick(known, key=known.__getitem__) if known else None
-        base = next((one for one in first if one.name == state.base), None)
-        if base is not None:
-            yield from list(stages(plan, base))[1:]
+        best = next((one for one in first if one.name == state.base), None)
+        if plan.levers and (best or not first):
+            yield around(plan, best)
+
+    def _known(self, one: Configuration) -> MeasuredConfiguration:
+        """All that is known of one configuration so far: its blasts, as figures a block, and what there is to say of them."""
+        cells, store, load = self._cells(one), self._store, self._plan.load
+        done = {block: cell for block, cell in cells.items() if cell.status == "measured"}
+        failed = {block: cell.cause for block, cell in cells.items() if cell.status == "failed"}
+
+        status: Status = "measured" if done else "failed" if failed else "not begun"
+        cause = None if done else next(iter(failed.values()), None)
+        if one.key in self.state.skipped:
+            status, cause = "skipped", self.state.skipped[one.key]
+
+        blocks, limited = {}, []
+        for block, cell in done.items():
+            if cell.run is None:
+                continue
+            tallies = store.tallies(cell.run)
+            loader = [second for _, second in store.loader_seconds(cell.run)]
+            slowest_ms = measured(tallies, {tally.at_s for tally in tallies})["e2e_p95_ms"] or 0.0
+            seconds = counted_seconds(
+                loader,
+                [event for _, event in store.events(cell.run)],
+                settle_s=load.settle_s,
+                duration_s=load.duration_s,
+                drain_s=math.ceil(slowest_ms / 1000),
+            )
+            blocks[block] = measured(tallies, seconds, store.shots(cell.run)) | cell.figures
+            if places := {second.at_s for second in loader if second.limited}:
+                limited.append(len(places))
+
+        notes = [note for cell in cells.values() for note in cell.notes]
+        if status == "measured":
+            notes += [f"block {block} failed: {why}" for block, why in failed.items()]
+        notes = list(dict.fromkeys(notes))
+        # an engine that speculates, and found nothing to: then no share of it was accepted either
+        drafts = [cell.figures.get("spec_drafts") for cell in done.values()]
+        if drafts and not any(drafts) and None not in drafts:
+            notes.append("nothing was drafted under this load, so that no acceptance is known")
+        if limited:
+            notes.append(
+                f"the load generator was the limit in {sum(limited):,} s of {counted(len(limited), 'block')}"
+            )
+        return MeasuredConfiguration(
+            configuration=one,
+            status=status,
+            cause=cause,
+            blocks=blocks,
+            runs=tuple(cell.run for cell in cells.values() if cell.run),
+            start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
+            notes=tuple(notes),
+        )
 
     def _measure(self, one: Configuration, block: int, before: SweepCell | None) -> None:
         """One configuration in one block, or the rest of it."""
-        store, say = self._kept.store, self._tools.say
+        store, say = self._store, self._tools.say
         cell = before or SweepCell(begun_at=time.time())
-        self._state.cells[f"{one.key}/{block}"] = cell
-        self._kept.save()
+        self.state.cells[f"{one.key}/{block}"] = cell
+        self._save()
 
         # the blast of a cell that was cut off: it tells its name before its run is stored, and is written down after
         if cell.run and store.run(cell.run) is None:
@@ -379,7 +343,7 @@ class Sweep:
                 is_ours = any((each.url, each.name) == (cell.url, host_name(one)) for each in hosts)
                 if is_ours and run.started_at >= cell.begun_at:
                     cell.run = run.id
-                    self._kept.save()
+                    self._save()
                     break
 
         told = f"{one.name}, block {block} of {self._plan.blocks}"
@@ -388,29 +352,37 @@ class Sweep:
             if len(under_load) > self._plan.load.duration_s - LEAST_LEFT_S:
                 say(f"{told}: was measured in full before the sweep was cut off")
                 cell.status = "measured"
-                self._kept.save()
+                self._save()
                 return
         say(f"{told}: {'goes on' if before else 'begins'}")
         try:
-            self._serve_and_load(one, block, cell)
+            self._serve_and_load(one, cell, f"{host_name(one)}-{one.stage}-{block}")
         except ToolkitError as error:
             cell.status, cell.cause = "failed", error.message
             # one that never worked is not tried again in later blocks: a model's start takes minutes
-            blocks = [
-                v for key, v in self._state.cells.items() if key.rpartition("/")[0] == one.key
-            ]
-            if not any(each.status == "measured" for each in blocks):
-                self._state.out[one.key] = error.message
-            self._kept.save()
+            if not any(each.status == "measured" for each in self._cells(one).values()):
+                self.state.out[one.key] = error.message
+            self._save()
             say(f"{one.name}: failed, {error.message}")
-            self._kept.mark(f"{one.name}: failed, {error.message}")
+            self._event(self._run, "mark", f"{one.name}: failed, {error.message}")
+        else:
+            cell.status = "measured"
+            self._save()
+            if cell.run:  # so that the blast's own run tells what it was
+                self._event(cell.run, "config", f"sweep {self._run}: {told}")
+                self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         finally:
             self._stop_children()
 
-    def _serve_and_load(self, one: Configuration, block: int, cell: SweepCell) -> None:
-        """Raises ToolkitError with the cause where it does not start, or answers nothing."""
+    def _serve_and_load(self, one: Configuration, cell: SweepCell, name: str) -> None:
+        """Its files bear the name. Raises ToolkitError with the cause where it does not start, or answers nothing."""
+        # httpx takes longer to load than a table to show
+        from toolkit.tuning.servers import (  # noqa: PLC0415 - httpx: 0.07 s, which no `--show` has to wait for
+            counters_of,
+            invalid_json,
+        )
+
         plan, tools, serving = self._plan, self._tools, one.serving
-        name = f"{host_name(one)}-{one.stage}-{block}"
         # the word for the prompts; those that stand in the sweep are written to a file of their own
         profile = serving.profile or plan.profile
         text = dict(plan.profiles).get(profile)
@@ -419,35 +391,17 @@ class Sweep:
             path.write_text(text, encoding="utf-8")
             profile = str(path)
 
-        kind, server = serving.kind(sim=tools.sim), None
-        if kind == "url":
+        server = None
+        if serving.kind(sim=tools.sim) == "url":
             url = (serving.url or "").rstrip("/")
         else:
-            port = self._port()
-            if kind == "sim":
-                words = ["sim", "serve", "--personality", serving.sim or "", "--port", str(port)]
-                for key, value in serving.settings:
-                    words += ["--set", f"{key}={value}"]
-            else:
-                stack = tools.folder / f"{name}-stack.toml"
-                text = stack_of(
-                    one,
-                    port,
-                    users=plan.load.users,
-                    folder=str(tools.folder / f"{name}-serve"),
-                    profile=profile,
-                    database=str(tools.database),
-                )
-                stack.write_text(text, encoding="utf-8")
-                words = ["serve", str(stack)]
             began_s = time.monotonic()
-            server = self._child(words, f"{name}-server")
-            url = server.first_line(READY_S[kind or "sim"]).rstrip("/")
+            server, url = self._served(one, name, profile)
             cell.start_s = round(time.monotonic() - began_s, 3)
         if cell.url not in (None, url):
             cell.run = None  # a blast goes on with the hosts that it had
         cell.url = url
-        self._kept.save()
+        self._save()
 
         # a hosts file of this one server: where its key is named, which no command line holds
         hosts = tools.folder / f"{name}-hosts.txt"
@@ -455,7 +409,7 @@ class Sweep:
         hosts.write_text(f"{host_name(one)} {url}{key_env}\n", encoding="utf-8")
 
         # `toolkit serve` warms its engines itself; everybody else is warmed from outside
-        if plan.warm and kind != "serve":
+        if plan.warm and serving.kind(sim=tools.sim) != "serve":
             levels = ",".join(map(str, warm_levels(plan.load.users)))
             words = ["warmup", str(hosts), "--profile", profile, "--concurrency", levels, "--json"]
             child = self._child(words, f"{name}-warmup")
@@ -471,7 +425,7 @@ class Sweep:
             if told:
                 cell.figures |= {key: told.get(key) for key in ("cold_ttft_ms", "warm_ttft_ms")}
 
-        counters = tools.look(url, serving.key_env)
+        counters = counters_of(url, serving.key_env)
         words = blast_words(
             plan,
             hosts=str(hosts),
@@ -484,33 +438,56 @@ class Sweep:
         def note_run() -> None:
             if cell.run is None and (found := BLAST.search("\n".join(load.said()))):
                 cell.run = found[1]
-                self._kept.save()
+                self._save()
 
         if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S, note_run):
             if any(line.startswith("No host answered") for line in load.said()):
                 raise ToolkitError("it answered no request of the load")
             raise load.failure()
-        cell.figures |= counters_moved(counters, tools.look(url, serving.key_env))
+        cell.figures |= counters_moved(counters, counters_of(url, serving.key_env))
         if plan.asking and serving.asked:
-            figures, notes = tools.ask(url, serving)
+            figures, notes = invalid_json(plan.asking, url, serving)
             cell.figures |= figures
             cell.notes += notes
         if server is not None and server.code is not None:
             cell.notes.append(f"the server ended during the load: {server.failure().message}")
-        cell.status = "measured"
-        self._kept.save()
-        if cell.run:  # so that the blast's own run tells what it was
-            label = f"sweep {self._kept.run}: {one.name}, block {block} of {plan.blocks}"
-            self._kept.store.add_event(
-                Event(run=cell.run, at=time.time(), kind="config", text=label)
+
+    def _served(self, one: Configuration, name: str, profile: str) -> tuple[ChildCommand, str]:
+        """Start its server; that, and its URL once it answers."""
+        tools, serving = self._tools, one.serving
+        # the same port for all of the sweep, so that a blast can go on; another one where somebody took it
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.state.ports.get("server", 0)))
+            except OSError:
+                probe.bind(("127.0.0.1", 0))
+            port = self.state.ports["server"] = int(probe.getsockname()[1])
+        kind = serving.kind(sim=tools.sim)
+        if kind == "sim":
+            words = ["sim", "serve", "--personality", serving.sim or "", "--port", str(port)]
+            for key, value in serving.settings:
+                words += ["--set", f"{key}={value}"]
+        else:
+            stack = tools.folder / f"{name}-stack.toml"
+            text = stack_of(
+                one,
+                port,
+                users=self._plan.load.users,
+                folder=str(tools.folder / f"{name}-serve"),
+                profile=profile,
+                database=str(tools.database),
             )
-            self._kept.mark(f"{one.name}, block {block}: run {cell.run}")
+            stack.write_text(text, encoding="utf-8")
+            words = ["serve", str(stack)]
+        server = self._child(words, f"{name}-server")
+        return server, server.first_line(READY_S[kind or "sim"]).rstrip("/")
 
     def _child(self, words: Sequence[str], name: str) -> ChildCommand:
         child = ChildCommand([*self._tools.command, *words], folder=self._tools.folder, name=name)
         self._children.append(child)
-        self._state.children.append(child.mark)
-        self._kept.save()
+        self.state.children.append(child.mark)
+        self._save()
         return child
 
     def _stop_children(self) -> None:
@@ -519,20 +496,12 @@ class Sweep:
             child.stop()
         if self._children:
             self._children.clear()
-            self._state.children.clear()
-            self._kept.save()
+            self.state.children.clear()
+            self._save()
 
-    def _port(self) -> int:
-        """The same for all of the sweep, so that a blast can go on; another one where somebody took it."""
-        wanted = self._state.ports.get("server", 0)
-        for port in (wanted, 0):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-                self._state.ports["server"] = int(probe.getsockname()[1])
-                break
-        self._kept.save()
-        return self._state.ports["server"]
+    def _save(self) -> None:
+        """Write the state down; it is on disk then."""
+        self._store.set_capture(self._run, asdict(self.state))
+
+    def _event(self, run: str, kind: EventKind, text: str) -> None:
+        self._store.add_event(Event(run=run, at=time.time(), kind=kind, text=text))

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from toolkit.report.picture import literal, new_figure, save
-from toolkit.tuning.figures import meant
+from toolkit.tuning.figures import figure, meant
 from toolkit.tuning.sweep_file import SweepPlan
-from toolkit.tuning.sweep_table import NO_DIFFERENCE, SweepRow, difference, figure
+from toolkit.tuning.sweep_table import NO_DIFFERENCE, SweepRow, difference
 
 INCHES_WIDE, INCHES_A_BAR, INCHES_AROUND = 9.0, 0.62, 1.9
 FIRST, MOVED, EQUAL = "0.55", "C0", "0.8"

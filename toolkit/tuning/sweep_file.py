@@ -31,8 +31,9 @@ requests = 40
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -50,6 +51,7 @@ from toolkit.config_file import (
     Whole,
     record,
     toml_tables,
+    toml_text,
 )
 from toolkit.errors import ToolkitError
 from toolkit.profiles import read_profile
@@ -203,7 +205,7 @@ def _profiles(value: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(each, Mapping) or "/" in key:
             raise FieldError(f"`{printable(key)}` is no profile", EXAMPLE)
         try:
-            found.append((key, as_toml(each)))
+            found.append((key, toml_text(each)))
         except TypeError:
             raise FieldError(f"`{printable(key)}` holds a date", "Texts stand in quotes") from None
     return tuple(found)
@@ -368,41 +370,30 @@ def changed(base: Serving, change: Serving) -> Serving:
     return replace(base, **told)
 
 
-def stages(
-    plan: SweepPlan, base: Configuration | None = None
-) -> Iterator[tuple[Configuration, ...]]:
-    """The configurations of each stage: the models, the first of which is what the others are compared with; then the levers.
-
-    `base` is the best of the models, around which the levers move, where it is known already.
-    """
-    if plan.configurations:
-        yield tuple(
-            Configuration(
-                name=value.name,
-                stage=1,
-                lever=plan.stage,
-                value=value.name,
-                serving=changed(plan.base, value),
-            )
-            for value in plan.configurations
+def models(plan: SweepPlan) -> tuple[Configuration, ...]:
+    """The first stage, if there is one: the first model is what the others are compared with."""
+    return tuple(
+        Configuration(
+            name=value.name,
+            stage=1,
+            lever=plan.stage,
+            value=value.name,
+            serving=changed(plan.base, value),
         )
-    if not plan.levers or (plan.configurations and base is None):
-        return
-    origin = Configuration(
-        name=base.name if base else BASE,
-        stage=2,
-        lever=None,
-        value=None,
-        serving=base.serving if base else plan.base,
+        for value in plan.configurations
     )
-    found = [origin]
+
+
+def around(plan: SweepPlan, best: Configuration | None) -> tuple[Configuration, ...]:
+    """The stage of the levers: the best of the models, or the base where there are none, and what moves from there."""
+    origin = best.serving if best else plan.base
+    name = best.name if best else BASE
+    found = [Configuration(name=name, stage=2, lever=None, value=None, serving=origin)]
     # one lever at a time is a grid of that lever alone
     for levers in [plan.levers] if plan.how == "grid" else [(lever,) for lever in plan.levers]:
         for chosen in product(*(lever.values for lever in levers)):
-            serving = origin.serving
-            for value in chosen:
-                serving = changed(serving, value)
-            if serving == origin.serving:  # a position that changes nothing is the base
+            serving = reduce(changed, chosen, origin)
+            if serving == origin:  # a position that changes nothing is the base
                 continue
             named = zip(levers, chosen, strict=True)
             found.append(
@@ -414,32 +405,10 @@ def stages(
                     serving=serving,
                 )
             )
-    yield tuple(found)
+    return tuple(found)
 
 
 def foreseen(plan: SweepPlan) -> list[tuple[Configuration, ...]]:
     """The stages before anything is measured: the first model stands for the best one."""
-    found = list(stages(plan))
-    if plan.configurations and plan.levers:
-        found = list(stages(plan, found[0][0]))
-    return found
-
-
-# --- TOML, written --------------------------------------------------------------------------------
-
-
-def as_toml(table: Mapping[str, Any]) -> str:
-    """A table of words, numbers, lists and tables as TOML text that reads back equal."""
-    return "".join(f"{json.dumps(key)} = {_value(value)}\n" for key, value in table.items())
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict):
-        inside = ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items())
-        return f"{{{inside}}}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # JSON's strings are TOML's, but for DEL, which JSON leaves as it is
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    found = [first] if (first := models(plan)) else []
+    return [*found, around(plan, first[0] if first else None)] if plan.levers else found

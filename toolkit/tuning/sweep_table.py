@@ -7,15 +7,17 @@ configurations would bring a "difference" in four sweeps of ten. It never measur
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import attrgetter
+from statistics import fmean
 from typing import Literal
 
 from toolkit.stats import mean_interval, nearest_rank
-from toolkit.tuning.figures import Figures, meant
+from toolkit.tuning.figures import Figures, figure, meant
 from toolkit.tuning.sweep_file import Configuration
-from toolkit.units import UNKNOWN, digits, milliseconds, share
+from toolkit.units import UNKNOWN, digits
 
 Status = Literal["measured", "failed", "skipped", "not begun"]
 Verdict = Literal["better", "worse", "no difference shown", "not known"]
@@ -69,6 +71,11 @@ class SweepRow:
     against: str | None
     compared: tuple[Compared, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def became(self) -> str:
+        """`measured`, or `failed: the disk is full`."""
+        return f"{self.status}: {self.cause}" if self.cause else self.status
 
     def of(self, name: str) -> Compared | None:
         """How it compares in one metric."""
@@ -149,8 +156,8 @@ def _mean(one: MeasuredConfiguration, name: str) -> float | None:
     if min(known) == max(known):
         return known[0]  # not the 7.999999999999998 that logarithms make of 8
     if min(known) <= 0 or meant(name).is_share:
-        return math.fsum(known) / len(known)
-    return math.exp(math.fsum(map(math.log, known)) / len(known))
+        return fmean(known)
+    return math.exp(fmean(map(math.log, known)))
 
 
 def _steps(
@@ -191,7 +198,7 @@ def _compared(
         verdict = "better" if (bounds[0] > 0) == meant(name).more_is_better else "worse"
     return Compared(
         metric=name,
-        difference=_change(math.fsum(steps) / len(steps), name),
+        difference=_change(fmean(steps), name),
         low=_change(bounds[0], name) if bounds else None,
         high=_change(bounds[1], name) if bounds else None,
         blocks=blocks,
@@ -211,20 +218,18 @@ def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, 
             positions = [*origin, *(one for one in known if one.configuration.lever == lever)]
             # the pair that lies farthest apart; it is picked among all pairs, so its interval pays for all of them
             pairs = list(combinations(positions, 2))
-            widest: list[float] = []
-            ends: tuple[MeasuredConfiguration, MeasuredConfiguration] | None = None
-            for low, high in pairs:
-                _, steps = _steps(low, high, name)
-                if math.fsum(steps) <= 0:
-                    low, high, steps = high, low, [-step for step in steps]  # noqa: PLW2901
-                if steps and (
-                    ends is None or math.fsum(steps) / len(steps) > math.fsum(widest) / len(widest)
-                ):
-                    widest, ends = steps, (low, high)
-            if ends is None:
+            known_pairs = [(_steps(*pair, name)[1], *pair) for pair in pairs]
+            known_pairs = [pair for pair in known_pairs if pair[0]]
+            if not known_pairs:
                 continue
+            widest, low, high = max(known_pairs, key=lambda pair: abs(fmean(pair[0])))
+            if fmean(widest) <= 0:
+                widest, low, high = [-step for step in widest], high, low
             bounds = mean_interval(widest, len(pairs))
-            worst, best = ends if meant(name).more_is_better else ends[::-1]
+            worst, best = (low, high) if meant(name).more_is_better else (high, low)
+            verdict: Verdict = "better" if bounds else "not known"
+            if bounds and bounds[0] <= 0:
+                verdict = NO_DIFFERENCE
             # a factor, where a change is told as a factor minus 1
             unchanged = 0.0 if meant(name).is_share else 1.0
             levers.append(
@@ -232,14 +237,10 @@ def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, 
                     lever=lever,
                     best=best.configuration.name,
                     worst=worst.configuration.name,
-                    factor=unchanged + _change(math.fsum(widest) / len(widest), name),
+                    factor=unchanged + _change(fmean(widest), name),
                     low=unchanged + _change(bounds[0], name) if bounds else None,
                     high=unchanged + _change(bounds[1], name) if bounds else None,
-                    verdict="not known"
-                    if bounds is None
-                    else NO_DIFFERENCE
-                    if bounds[0] <= 0
-                    else "better",
+                    verdict=verdict,
                     is_share=meant(name).is_share,
                 )
             )
@@ -247,17 +248,6 @@ def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, 
 
 
 # --- in words ------------------------------------------------------------------------------------------
-
-
-def figure(name: str, value: float | None) -> str:
-    """`3,114`, `219 ms`, `4.5 %`."""
-    if value is None:
-        return UNKNOWN
-    if name.partition(":")[0].endswith("_ms"):
-        return milliseconds(value)
-    if meant(name).is_share:
-        return share(value)
-    return f"{value:,.0f}" if value >= 1000 else digits(value)
 
 
 def step(value: float) -> str:
@@ -294,6 +284,16 @@ def _bounds(low: str, high: str) -> str:
         if low.endswith(unit) and high.endswith(unit):
             return f"{low.removesuffix(unit)} to {high}"
     return f"{low} to {high}"
+
+
+def by_stage(rows: Iterable[SweepRow]) -> list[list[SweepRow]]:
+    """Only rows of one stage are compared: the tables, in their order."""
+    return [list(stage) for _, stage in groupby(rows, key=attrgetter("stage"))]
+
+
+def known_of(look_at: Sequence[str], rows: Sequence[SweepRow]) -> list[str]:
+    """Those figures that at least one of these rows knows: the columns."""
+    return [name for name in look_at if any(row.figures.get(name) is not None for row in rows)]
 
 
 def progression(rows: Sequence[SweepRow], name: str) -> str | None:

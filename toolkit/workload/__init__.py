@@ -1,11 +1,11 @@
 """What the requests that arrived have in common, and what follows from it.
 
 read -> RequestSource -> columns -> RequestColumns -> summarise -> Workload -> page, figures (page.py)
-                                                   -> synthesis: a load profile; mooncake, burstgpt: a trace
+                                                   -> synthesis: a load profile; export: a trace
 """
 
 from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.exports import burstgpt, mooncake
+from toolkit.workload.exports import export
 from toolkit.workload.forecast import hit_curve
 from toolkit.workload.prefixes import shared_prefix
 from toolkit.workload.readers import RequestSource, lines_of, read
@@ -17,11 +17,10 @@ __all__ = [
     "RequestColumns",
     "RequestSource",
     "Workload",
-    "burstgpt",
     "columns",
+    "export",
     "hit_curve",
     "lines_of",
-    "mooncake",
     "read",
     "shared_prefix",
     "summarise",

@@ -6,6 +6,7 @@ Keys become small numbers in the order of their first arrival, so that counting 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ Codes = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """Which of the requests."""
+Identities = Literal["bodies", "prompts"] | None
+"""What tells requests apart: whole bodies; prompts only, the settings not; None: nothing, so that each counts as
+unlike all others, and nothing that depends on repetition is known."""
 REFUSED = range(400, 600)
 """HTTP statuses of requests that were refused, or failed."""
 CLIENT_LEFT = 499
@@ -54,6 +58,11 @@ class RequestColumns:
     """Requests beside these that ask no model for anything, e.g., GET /metrics, or whose body is not readable."""
     refused: Mapping[int, int] = field(default_factory=dict)
     """Requests beside these that were answered with 4xx or 5xx, by status: they say nothing of what is to be served."""
+    identities: Identities = "bodies"
+    arrivals: bool = True
+    """False: the source tells no times, a request's is its place."""
+    beginnings: bool = True
+    """False: the source does not tell how prompts begin."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -76,7 +85,13 @@ class RequestColumns:
 _CACHE = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
 
 
-def columns(seen: Iterable[Seen]) -> RequestColumns:
+def columns(
+    seen: Iterable[Seen],
+    *,
+    identities: Identities = "bodies",
+    arrivals: bool = True,
+    beginnings: bool = True,
+) -> RequestColumns:
     """Sort requests by arrival and lay them out as columns; what was refused is only counted.
 
     One request for 99,999 tokens that the server answered with 400 must not shape a limit, nor its copies a cache.
@@ -125,6 +140,9 @@ def columns(seen: Iterable[Seen]) -> RequestColumns:
         damaged=damaged,
         other=other,
         refused=dict(sorted(refused.items())),
+        identities=identities,
+        arrivals=arrivals,
+        beginnings=beginnings,
     )
 
 

@@ -221,8 +221,9 @@ class Clients:
     """Requests that repeat any client's prompt: what one cache for all could."""
 
 
-def clients(columns: RequestColumns, *, alike: bool = True) -> Clients:
-    """Count requests and prompts by client; `alike` False: nobody can tell which prompts are the same."""
+def clients(columns: RequestColumns) -> Clients:
+    """Count requests and prompts by client."""
+    alike = columns.identities is not None
     known = columns.client >= 0
     who, what = columns.client[known], columns.prompt[known]
     unknown = len(columns) - len(who)
@@ -311,9 +312,9 @@ class Mix:
     options: tuple[Option, ...] = ()
 
 
-def mix(columns: RequestColumns, *, bodies: bool = True) -> Mix:
-    """Count what is asked for; without `bodies` a field that nobody told may have been set."""
-    total = len(columns)
+def mix(columns: RequestColumns) -> Mix:
+    """Count what is asked for; where bodies are not known a field that nobody told may have been set."""
+    total, bodies = len(columns), columns.identities == "bodies"
     if not total:
         return Mix(stream_share=None, declared_share=None, images_share=None)
     sent = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()

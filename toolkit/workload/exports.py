@@ -13,6 +13,7 @@ import json
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil, isnan
+from typing import Literal
 
 import numpy as np
 
@@ -33,30 +34,36 @@ class Export:
 
     lines: Iterator[str]
     """Each with its line's end; to be read once."""
-    rows: int
     notes: tuple[str, ...]
     """What of it is not as it was captured."""
 
 
-def mooncake(columns: RequestColumns, *, arrivals: bool = True) -> Export:
-    """The requests as a Mooncake trace. `arrivals`: whether it is known when they came."""
-    prompts, outputs, notes = _lengths(columns, arrivals=arrivals)
+def export(columns: RequestColumns, form: Literal["mooncake", "burstgpt"]) -> Export:
+    """The requests as a trace. An answer of unknown length is left out of Mooncake's; in BurstGPT's it is a failure: 0 tokens."""
+    prompts, outputs, notes = _lengths(columns)
     rows = np.flatnonzero(~np.isnan(prompts)).tolist()
 
     def lines() -> Iterator[str]:
+        if form == "burstgpt":
+            yield HEAD + "\n"
         numbers: dict[Hashable, int] = {}
         for row in rows:
-            tokens = int(prompts[row])
-            asked = columns.asked[columns.exact[row]]
-            blocks = _blocks(asked, int(columns.prompt[row]), tokens)
-            ids = [numbers.setdefault(block, len(numbers)) for block in blocks]
+            prompt, output = int(prompts[row]), outputs[row]
+            answer = 0 if isnan(output) else int(output)
             at_s = float(columns.ts[row]) - float(columns.ts[rows[0]])
-            told = {"timestamp": round(at_s * 1e3), "input_length": tokens}
-            if not isnan(outputs[row]):
-                told["output_length"] = int(outputs[row])
+            if form == "burstgpt":
+                at = f"{at_s:.3f}".rstrip("0").rstrip(".")
+                yield f"{at},{MODEL},{prompt},{answer},{prompt + answer},{LOG}\n"
+                continue
+            asked = columns.asked[columns.exact[row]]
+            blocks = _blocks(asked, int(columns.prompt[row]), prompt)
+            ids = [numbers.setdefault(block, len(numbers)) for block in blocks]
+            told = {"timestamp": round(at_s * 1e3), "input_length": prompt}
+            if not isnan(output):
+                told["output_length"] = answer
             yield json.dumps({**told, "hash_ids": ids}) + "\n"
 
-    return Export(lines=lines(), rows=len(rows), notes=notes)
+    return Export(lines=lines(), notes=notes)
 
 
 def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
@@ -74,26 +81,7 @@ def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
             yield prompt, place, tokens
 
 
-def burstgpt(columns: RequestColumns, *, arrivals: bool = True) -> Export:
-    """The requests as a BurstGPT trace, in which an answer of unknown length is a failure: 0 tokens."""
-    prompts, outputs, notes = _lengths(columns, arrivals=arrivals)
-    rows = np.flatnonzero(~np.isnan(prompts)).tolist()
-
-    def lines() -> Iterator[str]:
-        yield HEAD + "\n"
-        for row in rows:
-            prompt, output = int(prompts[row]), outputs[row]
-            answer = 0 if isnan(output) else int(output)
-            at_s = float(columns.ts[row]) - float(columns.ts[rows[0]])
-            at = f"{at_s:.3f}".rstrip("0").rstrip(".")
-            yield f"{at},{MODEL},{prompt},{answer},{prompt + answer},{LOG}\n"
-
-    return Export(lines=lines(), rows=len(rows), notes=notes)
-
-
-def _lengths(
-    columns: RequestColumns, *, arrivals: bool
-) -> tuple[Numbers, Numbers, tuple[str, ...]]:
+def _lengths(columns: RequestColumns) -> tuple[Numbers, Numbers, tuple[str, ...]]:
     """Tokens of prompts and of answers, as counted by servers, else as near as it is known (NaN: nobody knows); and notes."""
     prompts = prompt_tokens(columns)
     tokens = np.maximum(1.0, np.round(prompts.tokens))  # no prompt is of no token; NaN stays
@@ -113,6 +101,6 @@ def _lengths(
     ]
     if columns.refused:
         notes.append(f"{sum(columns.refused.values()):,} refused requests are left out")
-    if not arrivals:
+    if not columns.arrivals:
         notes.append("When requests came is not known: one a second")
     return tokens, outputs, tuple(notes)

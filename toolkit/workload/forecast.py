@@ -104,12 +104,10 @@ def forecast(
     ttls: Sequence[float | None],
     eligible: Mask | None = None,
     failed: Mask | None = None,
-    bodies: bool = True,
 ) -> Forecast:
     """The curves by all three keys, the chance of a repeat, and a size to choose.
 
-    Of unknown latency, None, every repeat is a hit, and how many would join another is unknown. Without `bodies` nobody knows
-    the bytes that requests were sent in.
+    Of unknown latency, None, every repeat is a hit, and how many would join another is unknown.
     """
     latencies = np.zeros(len(columns)) if latency_s is None else latency_s
 
@@ -125,7 +123,8 @@ def forecast(
 
     canonical = curve(columns.request, sizes)
     return Forecast(
-        exact=curve(columns.exact, (None,)) if bodies else (),
+        # else nobody knows the bytes that requests were sent in
+        exact=curve(columns.exact, (None,)) if columns.identities == "bodies" else (),
         canonical=canonical,
         prompt=curve(columns.prompt, (None,)),
         chance=repeat_chance(columns.request, columns.ts, eligible),

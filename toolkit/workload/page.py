@@ -28,7 +28,6 @@ from toolkit.report.page import (
     document,
     figures_list,
     legend,
-    notes_list,
     rows_table,
 )
 from toolkit.units import (
@@ -330,22 +329,20 @@ def page(report: Workload, *, told: str, notes: Sequence[str], losses: dict[str,
         _length_chart("output-tokens", "Output tokens", report.lengths.output_tokens),
         _refusal_chart(report),
     ]
-    body = tag(
-        "main",
-        tag("h1", "Workload of ", told.replace("`", "")),
-        tag("p", report.headline, class_="headline"),
-        figures_list(figures(report)),
-        tag("h2", "Levers, by the GPU work they save"),
-        rows_table(titles, rows, faint=[not lever.recommended for lever in report.levers]),
-        tag("h2", "What arrived"),
-        tag("div", *charts, class_="charts"),
-        tag("h2", "What this rests on"),
-        notes_list(
-            [*losses_told(losses), *notes, *report.warnings, *report.unknown],
-            "Nothing was lost, and nothing is unknown.",
-        ),
+    return document(
+        f"Workload: {report.headline}",
+        heading=["Workload of ", told.replace("`", "")],
+        found=report.headline,
+        sections=[
+            figures_list(figures(report)),
+            tag("h2", "Levers, by the GPU work they save"),
+            rows_table(titles, rows, faint=[not lever.recommended for lever in report.levers]),
+            tag("h2", "What arrived"),
+            tag("div", *charts, class_="charts"),
+        ],
+        notes=[*losses_told(losses), *notes, *report.warnings, *report.unknown],
+        no_notes="Nothing was lost, and nothing is unknown.",
     )
-    return document(f"Workload: {report.headline}", body)
 
 
 def _hit_chart(curve: Sequence[HitCell]) -> Markup:

@@ -46,6 +46,7 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.request import asked as asked_of
 from toolkit.protocol.request_key import body_key
 from toolkit.records import Asked, Seen
+from toolkit.workload.columns import Identities
 
 Kind = Literal["capture", "proxy", "nginx", "bodies", "azure", "burstgpt", "mooncake"]
 Row = Mapping[str, Any]
@@ -106,9 +107,7 @@ class RequestSource:
     kind: Kind
     seen: Iterator[Seen]
     """In the order of the file; to be read once."""
-    identities: Literal["bodies", "prompts"] | None
-    """What tells requests apart: whole bodies; prompts only, the settings not; None: nothing, so that each counts as
-    unlike all others, and nothing that depends on repetition is known."""
+    identities: Identities
     beginnings: bool = False
     """Whether it is known how prompts begin alike; else `prompt_blocks` are empty whatever the prompts were."""
     arrivals: bool = True

@@ -38,7 +38,6 @@ from toolkit.workload.levers import Basis, Lever, adjustments, headline, savings
 from toolkit.workload.prefixes import Prefixes, shared_prefix
 
 Policy = Literal["all", "declared"]
-Identities = Literal["bodies", "prompts"] | None
 
 SIZES = (10, 100, 1_000, 10_000, None)
 TTLS_S = (60.0, 600.0, None)
@@ -64,12 +63,6 @@ class ReportSettings:
     max_num_seqs: int | None = None
     policy: Policy = "all"
     """Which answers a cache may give again: all, as in a contest, or those that temperature 0 or a seed declares."""
-    identities: Identities = "bodies"
-    """What tells the source's requests apart: bodies; prompts, the settings not; None: nothing does."""
-    arrivals: bool = True
-    """False: the source tells no times, a request's is its place."""
-    beginnings: bool = True
-    """False: the source does not tell how prompts begin."""
     kv_blocks: tuple[int, ...] = ()
     """Capacities of a prefix cache to try, in blocks, e.g., a host's `num_gpu_blocks`."""
     sizes: tuple[int | None, ...] = SIZES
@@ -139,13 +132,13 @@ PLAIN = ReportSettings()
 
 def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Workload:
     """Put the whole report together."""
-    identities, total = options.identities, len(columns)
+    identities, total = columns.identities, len(columns)
     prompts = prompt_tokens(columns)
     sizes = lengths(columns, prompts)
-    asked = mix(columns, bodies=identities == "bodies")
+    asked = mix(columns)
     when = Arrivals(why="the source tells no times")
     under_way = Concurrency(basis=None, why=when.why)
-    if options.arrivals:
+    if columns.arrivals:
         when = arrivals(columns.ts)
         under_way = concurrency(columns, when.requests_per_s, options.latency_s)
     length = model_length(
@@ -155,7 +148,7 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
         model_max=options.model_max_len,
     )
     prefixes = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
-    if not options.beginnings:
+    if not columns.beginnings:
         prefixes = replace(prefixes, share=None, last_half_share=None, by_capacity=())
 
     # without settings nobody knows which requests declare themselves repeatable
@@ -166,7 +159,7 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
     latency = latencies(columns, options)
     reused = None
     if identities is not None:
-        times = columns.ts if options.arrivals else None
+        times = columns.ts if columns.arrivals else None
         reused = reuse(columns.request, times, latency, eligible & ~failed)
 
     def prefix_share(which: Mask) -> float | None:
@@ -194,10 +187,9 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
             latency,
             sizes=sizes_tried,
             # without times nothing grows old
-            ttls=options.ttls_s if options.arrivals else (None,),
+            ttls=options.ttls_s if columns.arrivals else (None,),
             eligible=eligible,
             failed=failed,
-            bodies=identities == "bodies",
         )
     counted = distribution(columns) if identities else Distribution(requests=total)
     tops = dict(zip(TOPS, counted.tops, strict=False))
@@ -222,7 +214,7 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
         eligible_share=float(eligible.mean()) if total else None,
         output_basis=cost.basis,
         distribution=counted,
-        clients=clients(columns, alike=identities is not None),
+        clients=clients(columns),
         arrivals=when,
         concurrency=under_way,
         lengths=sizes,
@@ -238,7 +230,7 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
 
 def latencies(columns: RequestColumns, options: ReportSettings) -> Numbers | None:
     """Each answer's latency: measured, else the mean of the measured ones, else the user's; None: of no use or unknown."""
-    if not options.arrivals:
+    if not columns.arrivals:
         return None
     measured = columns.latency_s
     known = ~np.isnan(measured)
@@ -286,7 +278,7 @@ def _warnings(columns: RequestColumns, when: Arrivals, options: ReportSettings) 
             f"a cache in front answered {percent(before)} of requests already: latencies are with it, levers are told as if it"
             " were not there"
         )
-    if not options.arrivals or seen < 2:
+    if not columns.arrivals or seen < 2:
         return
     duration_s = when.duration_s or 0.0
     longest = max((ttl for ttl in options.ttls_s if ttl is not None), default=0.0)
@@ -315,19 +307,19 @@ def _unknown(
     if not len(columns):
         yield "no request asked a model for anything: everything"
         return
-    if options.identities is None:
+    if columns.identities is None:
         yield "the source does not tell which requests are alike: what repeats, and what a cache would answer, is unknown"
-    if options.identities != "bodies" and options.policy == "declared":
+    if columns.identities != "bodies" and options.policy == "declared":
         yield "the source tells no settings, so which requests declare themselves repeatable is unknown: all count"
-    if options.identities == "prompts":
+    if columns.identities == "prompts":
         yield "the source tells prompts and not all settings: requests that look equal count as equal, so hit ratios are upper bounds"
-    if not options.beginnings:
+    if not columns.beginnings:
         yield "the source does not tell how prompts begin: what a prefix cache would save is unknown"
-    if not options.arrivals:
+    if not columns.arrivals:
         yield "the source tells no times: rates, concurrency and times to live are unknown"
     if np.isnan(columns.status).all() and np.isnan(columns.output_tokens).all():
         yield "answers were not followed, so their lengths, latencies and errors are unknown: capture with --full"
-    if options.identities and options.arrivals and latencies(columns, options) is None:
+    if columns.identities and columns.arrivals and latencies(columns, options) is None:
         yield "latency is unknown, so every repeat counts as a hit at once and none as coalesced: give --latency"
     if basis == "mixed":
         yield "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"

@@ -130,11 +130,10 @@ def synthesis(
     columns: RequestColumns,
     *,
     source: str,
-    identities: bool = True,
     most_prompts: int = MOST_PROMPTS,
     most_chars: int = MOST_CHARS,
 ) -> Synthesis:
-    """Make a profile of a workload's requests. `identities`: whether it is known which prompts are alike.
+    """Make a profile of a workload's requests.
 
     `source` says in a few words where the requests come from. Raises ValueError where there is none.
     """
@@ -164,7 +163,7 @@ def synthesis(
         notes.append(
             f"Beginnings: different prompts share {percent(alike)} of their blocks, a marked request of the profile {known}"
         )
-    if not identities:
+    if columns.identities is None:
         notes.append("Which requests were alike is unknown: all of them bear a mark")
     elif unique_share:
         before, after = 1 - len(prompts) / requests, repeats(weighted, unique_share, requests)

@@ -522,7 +522,7 @@ text = "Name a city."
     )
     assert "batch 16" in said
     assert "After each load 4 requests for JSON" in said
-    assert "Look at: TTFT p95, errors." in said
+    assert "Look at: TTFT p95, error rate." in said
 
 
 def test_a_fifth_of_a_sweeps_load_settles_and_ten_seconds_at_most(tmp_path: Path) -> None:

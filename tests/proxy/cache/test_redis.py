@@ -183,15 +183,6 @@ def test_many_that_are_late_together_are_one_failure(tmp_path: Path) -> None:
         run(server.url, work)
 
 
-def test_where_nobody_listens_the_start_is_not_delayed_and_every_look_up_misses() -> None:
-    async def work(cache: RedisCache) -> None:
-        assert [await cache.get(key(1)) for _ in range(10)] == [None] * 10
-        assert cache.problem == "there is no connection to it"
-        assert cache.is_left_alone
-
-    run("redis://127.0.0.1:1/0", work)
-
-
 @needs_redis
 def test_a_wrong_password_is_said_without_saying_it(tmp_path: Path, caplog: object) -> None:
     with redis_server(tmp_path, "--requirepass", "right") as server:
@@ -231,31 +222,28 @@ async def _endless(writer: asyncio.StreamWriter) -> None:
     ],
     ids=["http", "noise", "array", "length", "huge", "numbers", "words", "deep", "endless"],
 )
-def test_what_is_no_redis_is_a_miss(answer: object) -> None:
-    async def whole() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await reader.read(1)
-                if callable(answer):
-                    await answer(writer)
-                writer.write(answer)
-                await writer.drain()
-                await reader.read()
-            except (ConnectionError, asyncio.CancelledError):
-                pass
-            finally:
-                writer.close()
+async def test_what_is_no_redis_is_a_miss(answer: object) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(1)
+            if callable(answer):
+                await answer(writer)
+            writer.write(answer)
+            await writer.drain()
+            await reader.read()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        cache = RedisCache(f"redis://127.0.0.1:{port}/0", 0.05)
-        for _ in range(8):
-            assert await cache.get(key(1)) is None
-        cache.put(key(1), b"x", ends_at=math.inf)
-        await cache.close()
-        server.close()
-
-    asyncio.run(whole())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    cache = RedisCache(f"redis://127.0.0.1:{port}/0", 0.05)
+    for _ in range(8):
+        assert await cache.get(key(1)) is None
+    cache.put(key(1), b"x", ends_at=math.inf)
+    await cache.close()
+    server.close()
 
 
 @pytest.mark.parametrize("url", [f"http://:{SECRET}@host", f"redis://:{SECRET}@host:port/0", ""])
@@ -309,28 +297,6 @@ async def waiting(
     task = asyncio.create_task(cache.search(key(number)))
     await until(lambda: key(number) in cache._polled)
     return task
-
-
-@needs_redis
-def test_many_keys_at_both_are_led_once_each(clean: RedisServer) -> None:
-    """More at once than there are connections."""
-
-    async def work(one: RedisCache, two: RedisCache) -> None:
-        async def ask(cache: RedisCache, number: int) -> bool:
-            answer, _, lease = await cache.search(key(number))
-            if lease is not None:
-                lease.unwanted = lambda: None
-                cache.put(key(number), b"x", ends_at=math.inf)
-                lease.end(is_stored=True)
-            else:
-                assert answer == (b"x", math.inf)
-            return lease is not None
-
-        led = await asyncio.gather(*(ask(cache, n) for n in range(80) for cache in (one, two)))
-        assert sum(led) == 80
-        assert (one.problem, two.problem) == (None, None)
-
-    sharing(clean.url, work)
 
 
 @needs_redis
@@ -471,25 +437,3 @@ def test_a_user_of_redis_needs_no_more_than_its_own_keys_and_seven_commands(
         assert await one.purge() == 1
 
     sharing(clean.url.replace("redis://", "redis://proxies:secret@"), work)
-
-
-# --- fingerprints ------------------------------------------------------------------------------------------
-
-
-@needs_redis
-def test_fingerprints_are_every_proxy_s_and_no_purge_takes_them(clean: RedisServer) -> None:
-    async def work(one: RedisCache, two: RedisCache) -> None:
-        assert await one.fingerprints() == {}
-        one.keep_fingerprints({"tiny": "a"})
-        one.keep_fingerprints({"big": "b"})
-        await asyncio.gather(*one._tasks)
-        assert await two.fingerprints() == {"tiny": "a", "big": "b"}
-        two.keep_fingerprints({"tiny": "c"})
-        await asyncio.gather(*two._tasks)
-        assert await one.fingerprints() == {"tiny": "c", "big": "b"}
-        await one.purge()
-        assert await one.fingerprints() == {"tiny": "c", "big": "b"}
-        await one._client.set("toolkit:model:1", b"no JSON")
-        assert await one.fingerprints() == {}
-
-    sharing(clean.url, work)

@@ -42,14 +42,6 @@ def cache(path: Path) -> Iterator[SqliteCache]:
         yield opened
 
 
-def test_what_is_put_is_found_at_once_and_after_it_was_written(cache: SqliteCache) -> None:
-    put(cache, 1, b"one", ends_at=NOW + 10)
-    assert cache.get(key(1), NOW) == (b"one", NOW + 10)
-    assert cache.flush()
-    assert cache.get(key(1), NOW) == (b"one", NOW + 10)
-    assert cache.get(key(2), NOW) is None
-
-
 def test_names_that_are_no_utf8_cost_nothing(cache: SqliteCache) -> None:
     put(cache, 1, model="qwen\ud800", tenant="röd")
     assert cache.flush()
@@ -252,16 +244,6 @@ def test_fingerprints_are_known_at_once_and_to_every_process_with_the_next_batch
 
 
 # --- purging ---------------------------------------------------------------------------------------------
-
-
-def test_thousands_are_purged_in_one_go(
-    cache: SqliteCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", 1_000)
-    for number in range(3_000):
-        put(cache, number)
-    cache.flush()
-    assert cache.purge(tenant="red") == 3_000
 
 
 def test_a_purge_that_the_file_refuses_is_no_purge(cache: QuietCache, path: Path) -> None:

@@ -56,12 +56,6 @@ def test_a_name_with_signs_is_a_name(tmp_path: Path) -> None:
     assert (tmp_path / "c?mode=ro#%41 ü.db").exists()
 
 
-def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ToolkitError, match="cannot be used"):
-        SqliteCache(tmp_path / "file" / "cache.db", MIB)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user: run it as root")
 def test_another_users_file_is_refused(path: Path) -> None:
     with opened(path):

@@ -60,45 +60,41 @@ def stored(those: Tiers, kept: CachedResponse = KEPT, *, ttl_s: float | None = N
     those.pack()
 
 
-def test_it_is_found_from_the_moment_it_is_stored_and_written_later(file: SqliteCache) -> None:
-    async def test() -> None:
-        mine = tiers(file)
-        mine.store(KEY, KEPT, ttl_s=60.0, tenant="red", model="tiny")
-        assert not file._pending, "what that takes is done later"
-        await until(lambda: file._pending)
-        mine.store(KEY, KEPT, ttl_s=60.0, tenant="red", model="tiny")
-        found = mine.find(KEY)
-        assert found is not None
-        assert (found.response, found.layer) == (KEPT, "memory")
-        assert unpack(found.stored[8:]) == KEPT
-        # by another process's memory, which has none, in the file
-        there = tiers(file).find(KEY)
-        assert there is not None
-        assert (there.response, there.layer) == (KEPT, "disk")
-        assert there.ends_at == found.ends_at == pytest.approx(time.time() + 60, abs=30)
-        # a newer one is what is found at once
-        newer = replace(KEPT, body=b"[]")
-        mine.store(KEY, newer, ttl_s=None, tenant="red", model="tiny")
-        found = mine.find(KEY)
-        assert found is not None
-        assert (found.response, found.ends_at) == (newer, inf)
-
-    asyncio.run(test())
+async def test_it_is_found_from_the_moment_it_is_stored_and_written_later(
+    file: SqliteCache,
+) -> None:
+    mine = tiers(file)
+    mine.store(KEY, KEPT, ttl_s=60.0, tenant="red", model="tiny")
+    assert not file._pending, "what that takes is done later"
+    await until(lambda: file._pending)
+    mine.store(KEY, KEPT, ttl_s=60.0, tenant="red", model="tiny")
+    found = mine.find(KEY)
+    assert found is not None
+    assert (found.response, found.layer) == (KEPT, "memory")
+    assert unpack(found.stored[8:]) == KEPT
+    # by another process's memory, which has none, in the file
+    there = tiers(file).find(KEY)
+    assert there is not None
+    assert (there.response, there.layer) == (KEPT, "disk")
+    assert there.ends_at == found.ends_at == pytest.approx(time.time() + 60, abs=30)
+    # a newer one is what is found at once
+    newer = replace(KEPT, body=b"[]")
+    mine.store(KEY, newer, ttl_s=None, tenant="red", model="tiny")
+    found = mine.find(KEY)
+    assert found is not None
+    assert (found.response, found.ends_at) == (newer, inf)
 
 
 @pytest.mark.parametrize("key", [KEY, None])
-def test_a_look_up_during_a_purge_brings_nothing_back(
+async def test_a_look_up_during_a_purge_brings_nothing_back(
     file: AskedMeanwhile, key: bytes | None
 ) -> None:
-    async def test() -> None:
-        file.tiers = mine = tiers(file)
-        stored(mine)
-        mine.forget(key)
-        assert await mine.purge(key=key) == 1
-        assert file.was_there
-        assert mine.find(KEY) is None
-
-    asyncio.run(test())
+    file.tiers = mine = tiers(file)
+    stored(mine)
+    mine.forget(key)
+    assert await mine.purge(key=key) == 1
+    assert file.was_there
+    assert mine.find(KEY) is None
 
 
 @needs_redis

@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import JSON_TYPE, PAIRS, RECORDED, ended, recorder
+from support.pairs import RECORDED, ended, recorder
 
 from toolkit.protocol.sse import EventStream, event_ends
 from toolkit.proxy.responses.recorder import Recorder
@@ -39,18 +39,6 @@ def events(recording: Recorder) -> list[bytes]:
 
 def meaning(data: bytes) -> list[tuple[bytes, bytes]]:
     return EventStream(max_event_bytes=2**20).feed(data)
-
-
-def test_a_stream_comes_out_as_its_events_byte_for_byte():
-    assert len(EVENTS) == 19
-    assert events(fed(STREAM)) == EVENTS
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 213, 214, 215, 216, 1000])
-def test_however_it_is_cut_the_events_are_the_same(size):
-    recording = fed(STREAM, [size] * (len(STREAM) // size))
-    assert events(recording) == EVENTS
-    assert recording.is_finished
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
@@ -94,90 +82,7 @@ def test_what_is_kept_is_what_was_sent_and_what_it_told():
     assert kept.stored_at == 0.0
 
 
-def test_a_whole_body_is_kept_as_its_parts_came():
-    body = (PAIRS / "chat.json").read_bytes()
-    recording = recorder(JSON_TYPE, has_usage=True)
-    assert [recording.feed(part, at) for part, at in ((body[:100], 10.5), (body[100:], 10.75))] == [
-        1,
-        1,
-    ]
-    assert recording.parts == [body[:100], body[100:]]
-    assert (recording.is_stream, recording.first_token_at) == (False, None)
-    kept = ended(recording, 11.0).cached
-    assert kept is not None
-    assert (kept.streamed, kept.body) == (False, body)
-    assert (kept.prompt_tokens, kept.output_tokens, kept.finish_reason) == (16, 6, "length")
-    assert (kept.ttft_ms, kept.latency_ms) == (None, 750.0)
-
-
-def test_what_comes_after_the_end_is_no_part_of_the_answer():
-    recording = fed(STREAM + b"data: {}\n\n" + STREAM)
-    assert recording.is_finished
-    assert recording.feed(b"data: more\n\n", 50.0) == 0
-    assert events(recording) == EVENTS
-    kept = ended(recording, 99.0, "connection reset").cached
-    assert kept is not None
-    assert kept.body == STREAM
-
-
-def test_a_stream_without_its_last_blank_line_gets_one():
-    for left in (b"", b"\n"):
-        recording = fed(STREAM.removesuffix(b"\n\n") + left)
-        assert len(events(recording)) == 18
-        kept = ended(recording, 99.0).cached
-        assert kept is not None
-        assert kept.body == STREAM
-        assert events(recording) == EVENTS
-
-
 # --- what is not kept ----------------------------------------------------------------------------
-
-ABORTED = STREAM.replace(b'"finish_reason":"length"', b'"finish_reason":"abort"')
-ENDLESS = STREAM.replace(b'"finish_reason":"length"', b'"finish_reason":null')
-ERROR = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
-
-
-@pytest.mark.parametrize(
-    ("data", "broken", "why_not"),
-    [
-        (STREAM.removesuffix(EVENTS[-1]), None, "no [DONE]"),
-        (STREAM.removesuffix(EVENTS[-1]), "connection reset", "cut"),
-        (STREAM[:1000], "connection reset", "cut"),
-        (STREAM.removesuffix(b"\n\n")[:-2], "connection reset", "cut"),
-        (ABORTED, None, "an error inside it"),
-        (ENDLESS, None, "no finish reason"),
-        (b"".join((*EVENTS[:5], ERROR, EVENTS[-1])), None, "an error inside it"),
-        (b"".join((*EVENTS[:-1], ERROR, EVENTS[-1])), None, "an error inside it"),
-        (
-            (RECORDED / "slow/stream_during_engine_death.txt").read_bytes(),
-            None,
-            "an error inside it",
-        ),
-        (b"".join((*EVENTS[:5], b"data: {broken\n\n", *EVENTS[5:])), None, "not an answer"),
-        (b"data: [DONE]\n\n", None, "no finish reason"),
-        (b"", None, "no finish reason"),
-    ],
-)
-def test_a_stream_that_is_not_complete_is_not_kept(data, broken, why_not):
-    found = ended(fed(data), 99.0, broken)
-    assert (found.cached, found.why_not) == (None, why_not)
-    assert found.answer is not None
-
-
-@pytest.mark.parametrize(
-    ("data", "broken", "why_not"),
-    [
-        (b"", None, "not an answer"),
-        (b"<html>", None, "not an answer"),
-        (b'{"choices":[]}', None, "no finish reason"),
-        (b'{"error":{"message":"no"}}', None, "an error inside it"),
-        ((PAIRS / "chat.json").read_bytes()[:-1], None, "not an answer"),
-        ((PAIRS / "chat.json").read_bytes(), "content-length promised more", "cut"),
-    ],
-)
-def test_a_body_that_is_not_complete_is_not_kept(data, broken, why_not):
-    found = ended(fed(data, content_type=JSON_TYPE), 99.0, broken)
-    assert (found.cached, found.why_not) == (None, why_not)
 
 
 def test_a_refusal_is_read_whole_whatever_it_calls_itself():
@@ -186,17 +91,6 @@ def test_a_refusal_is_read_whole_whatever_it_calls_itself():
     answer = ended(recording, 99.0).answer
     assert answer is not None
     assert (answer.error_kind, answer.error) == ("http_400", "too long")
-
-
-def test_an_answer_over_the_limit_is_not_kept_but_goes_on_coming():
-    recording = fed(STREAM, [100] * 50, max_bytes=len(STREAM) - 1)
-    assert recording.too_large
-    assert events(recording) == EVENTS
-    found = ended(recording, 99.0)
-    assert (found.cached, found.why_not) == (None, f"larger than {len(STREAM) - 1:,} bytes")
-    assert found.answer is not None
-    assert found.answer.ok
-    assert ended(fed(STREAM, max_bytes=len(STREAM)), 99.0).cached is not None
 
 
 def test_the_limit_is_told_as_it_was_set():
@@ -235,14 +129,6 @@ def test_emptied_events_do_not_matter_to_an_answer_that_is_too_large():
     assert ended(recording, 99.0).why_not == "larger than 100 bytes"
 
 
-def test_an_error_inside_is_told_as_soon_as_it_was_read():
-    recording = recorder()
-    assert [recording.feed(event, 11.0) for event in EVENTS[:3]] == [1, 1, 1]
-    assert not recording.has_failed
-    recording.feed(ERROR, 12.0)
-    assert recording.has_failed
-
-
 # --- for clients that did not ask for the usage --------------------------------------------------
 
 WITH = b'"finish_reason":"stop"}],"system_fingerprint":"f"}\n\n'
@@ -274,18 +160,6 @@ def test_the_end_of_a_choice_waits_for_the_event_behind_it_and_no_longer():
     # once the usage is there nothing waits
     assert shown(USAGE, FINISH) == [b"", FINISH]
     assert shown(FINISH + USAGE + DONE) == [FINISH_AS_SENT_ALONE + DONE]
-
-
-@pytest.mark.parametrize("broken", [None, "connection reset"])
-def test_what_waits_is_sent_when_nothing_more_comes(broken):
-    assert b"".join(shown(EVENTS[0], FINISH, broken=broken)) == EVENTS[0] + FINISH
-
-
-def test_without_a_usage_to_come_nothing_waits():
-    recording = recorder()
-    for part in (EVENTS[0], FINISH):
-        recording.feed(part, 11.0)
-    assert recording.without_usage is recording.parts
 
 
 def test_a_usage_beside_a_choice_or_a_list_of_nothing_without_one_stays():

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import JSON_TYPE, chunks, kept, kept_stream, merged
+from support.pairs import JSON_TYPE, chunks, kept, kept_stream
 
-from toolkit.proxy.responses.transcode import ResponseFormat, can_join, convert, response_format
+from toolkit.proxy.responses.transcode import ResponseFormat, can_join, convert
 
 CHAT = "chat/completions"
 WHOLE, STREAM, USAGE = (
@@ -18,79 +18,6 @@ WHOLE, STREAM, USAGE = (
     ResponseFormat(stream=True, usage=True),
 )
 CONTINUOUS = ResponseFormat(stream=True, usage=True, continuous_usage=True)
-
-
-def options(**told: Any) -> dict[str, Any]:
-    return {"stream": True, "stream_options": told}
-
-
-@pytest.mark.parametrize(
-    ("fields", "wanted"),
-    [
-        ({}, WHOLE),
-        ({"stream": None, "stream_options": None}, WHOLE),
-        ({"stream": False}, WHOLE),
-        ({"stream": True}, STREAM),
-        (options(), STREAM),
-        (options(include_usage=None), STREAM),
-        (options(include_usage=True), USAGE),
-        (options(include_usage=True, continuous_usage_stats=True), CONTINUOUS),
-        # vLLM 0.32, `should_include_usage`: the one without the other is nothing
-        (options(continuous_usage_stats=True), STREAM),
-    ],
-)
-def test_a_request_is_seen_as_it_asks(fields, wanted):
-    assert response_format(fields, CHAT) == wanted
-    assert response_format(fields, "completions") == wanted
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        # pydantic takes them for true; what else a server makes of them is its own affair
-        {"stream": 1},
-        {"stream": "true"},
-        {"stream": {}},
-        # vLLM refuses these two
-        {"stream_options": {"include_usage": True}},
-        {"stream": False, "stream_options": {}},
-        options(include_usage=1),
-        options(include_usage=True, include_obfuscation=False),
-        options(chunk_size=4),
-        {"stream": True, "stream_options": [True]},
-    ],
-)
-def test_a_view_that_we_do_not_know_is_none(fields):
-    assert response_format(fields, CHAT) is None
-
-
-def test_endpoints_whose_mode_the_body_does_not_tell_have_no_view():
-    assert response_format({"inputs": "Hi"}, "generate") is None
-    assert response_format({"model": "m", "messages": []}, "api/chat") is None
-    assert response_format(options(include_usage=True), "responses") is None
-    assert response_format({"stream": True}, "responses") == ResponseFormat(
-        stream=True, crosses="never"
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "crosses"),
-    [
-        ({"n": 2, "logprobs": True}, "always"),
-        ({"tools": [], "echo": False, "prompt_logprobs": None}, "always"),
-        ({"tools": [{"type": "function"}]}, "uncut"),
-        ({"functions": [{"name": "f"}]}, "uncut"),
-        ({"prompt_logprobs": 0}, "never"),
-        ({"echo": True}, "never"),
-        ({"tools": [{"type": "function"}], "echo": True}, "never"),
-        ({"kv_transfer_params": {"do_remote_decode": True}}, "never"),
-        ({"ec_transfer_params": {}}, "never"),
-    ],
-)
-def test_a_request_tells_whether_its_answer_crosses_over(fields, crosses):
-    wanted = response_format(fields, CHAT)
-    assert wanted is not None
-    assert wanted.crosses == crosses
 
 
 @pytest.mark.parametrize(
@@ -168,28 +95,6 @@ CALLS = (
     delta(call(1, function={"arguments": "}"})),
     delta({}, finish="tool_calls"),
 )
-TWO_CALLS = [
-    {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
-    {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
-]
-
-
-def test_parts_of_calls_are_merged_by_their_index():
-    said = message(*CALLS)
-    assert said["tool_calls"] == TWO_CALLS
-    assert said["content"] is None
-
-
-def test_calls_become_one_event_and_come_back():
-    body = json.dumps(whole(*CALLS)).encode()
-    answer = convert(kept(body, JSON_TYPE), USAGE)
-    assert answer is not None
-    (choice,) = merged(answer[1])["choices"]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["delta"]["tool_calls"] == [
-        {"index": 0} | TWO_CALLS[0],
-        {"index": 1} | TWO_CALLS[1],
-    ]
 
 
 @pytest.mark.parametrize(

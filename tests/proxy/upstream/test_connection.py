@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.proxy_calls import run
 
 from toolkit.proxy.config import UpstreamSetting
 from toolkit.proxy.errors import Fault
@@ -46,7 +45,7 @@ async def answers(url: str, order: list[int], *, is_kept: bool) -> list[Page | s
     return found
 
 
-def test_a_used_connection_reads_answers_as_new_ones_do() -> None:
+async def test_a_used_connection_reads_answers_as_new_ones_do() -> None:
     made = count()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,19 +64,16 @@ def test_a_used_connection_reads_answers_as_new_ones_do() -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def test() -> None:
-        order = [Random(seed).choice([seed % 12, 0, 2, 3]) for seed in range(300)]
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            kept = await answers(url, order, is_kept=True)
-            used = next(made)
-            assert kept == await answers(url, order, is_kept=False)
-        assert used < 150
-        assert Page(404, "", b"no") in kept
-        assert {each.status for each in kept if isinstance(each, Page)} == {200, 204, 404}
-        assert sum(isinstance(each, str) for each in kept) > 10
-
-    run(test())
+    order = [Random(seed).choice([seed % 12, 0, 2, 3]) for seed in range(300)]
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        kept = await answers(url, order, is_kept=True)
+        used = next(made)
+        assert kept == await answers(url, order, is_kept=False)
+    assert used < 150
+    assert Page(404, "", b"no") in kept
+    assert {each.status for each in kept if isinstance(each, Page)} == {200, 204, 404}
+    assert sum(isinstance(each, str) for each in kept) > 10
 
 
 @pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run])

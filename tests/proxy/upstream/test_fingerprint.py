@@ -28,7 +28,6 @@ TINY, LORA = Model(id="tiny", root="/models/tiny", max_model_len=512), Model(id=
 SERVER = Facts(
     version="0.32.0", models=(LORA, TINY), settings="f00", started_at=1000.0, tokens_total=30.0
 )
-OTHER_ROOT, OTHER_LENGTH = replace(TINY, root="/models/other"), replace(TINY, max_model_len=1024)
 A, B = "http://a:1", "http://b:1"
 WALL_S = 5000.0
 
@@ -40,11 +39,9 @@ def said(body: bytes) -> Page:
 class Store:
     """What a file holds, or a Redis."""
 
-    def __init__(
-        self, earlier: tuple[dict[str, int], dict[str, str]] | None = None, *, is_away: bool = False
-    ) -> None:
+    def __init__(self, earlier: tuple[dict[str, int], dict[str, str]] | None = None) -> None:
         self.rows: dict[str, str] = {}
-        self.earlier, self.is_away = earlier, is_away
+        self.earlier, self.is_away = earlier, False
         self.writes = 0
 
     def fingerprints(self) -> dict[str, str]:
@@ -168,56 +165,6 @@ def test_a_start_that_moves_by_a_second_is_a_clocks_correction(
     assert bool(process.sees(SERVER, moved)) is is_restart
 
 
-def test_without_a_start_a_counter_that_fell_is_a_restart_and_so_is_coming_back() -> None:
-    process = Process()
-    base = replace(SERVER, started_at=None)
-    assert process.sees(base, replace(base, tokens_total=31.0)) == {}
-    assert process.sees(replace(base, tokens_total=30.0))["tiny"] == WALL_S
-    process.wall_s += 9
-    process.prints.came_back("a")
-    assert process.prints.incarnations["tiny"] == WALL_S + 9
-    assert [why for why, _ in process.events] == ["restart", "came back"]
-    known = Process()
-    known.sees(SERVER)
-    known.prints.came_back("a")
-    assert known.prints.incarnations == {}, "its start tells better"
-
-
-@pytest.mark.parametrize("kind", ["restart", "change"])
-@pytest.mark.parametrize(
-    ("changed", "models"),
-    [
-        ({"version": "0.33.0"}, ["*", "lora", "tiny"]),
-        ({"settings": "bar"}, ["*", "lora", "tiny"]),
-        ({"models": (LORA, OTHER_ROOT)}, ["*", "tiny"]),
-        ({"models": (LORA, OTHER_LENGTH)}, ["*", "tiny"]),
-    ],
-)
-def test_a_change_ends_the_answers_of_those_it_concerns(
-    kind: Any, changed: dict[str, Any], models: list[str]
-) -> None:
-    process = Process(kind=kind)
-    process.sees(SERVER)
-    before = dict(zip(("tiny", "lora", "*"), process.words(), strict=False))
-    process.sees(replace(SERVER, **changed))
-    after = dict(zip(("tiny", "lora", "*"), process.words(), strict=False))
-    assert sorted(name for name in before if before[name] != after[name]) == models
-    assert process.events == [(next(iter(changed)), models)]
-
-
-@pytest.mark.parametrize(
-    "part", ["version", "models", "settings", "started_at", "tokens_total", "all"]
-)
-def test_what_could_not_be_read_is_no_change_and_compared_when_it_is_read_again(part: str) -> None:
-    silent = Facts() if part == "all" else replace(SERVER, **{part: None})  # type: ignore[arg-type]
-    process = Process()
-    process.sees(SERVER)
-    before = process.words()
-    assert process.sees(silent, SERVER, silent) == {}
-    assert process.words() == before
-    assert process.sees(replace(SERVER, version="0.33.0"))
-
-
 def test_a_model_that_goes_and_comes_back_is_the_same_unless_it_is_another() -> None:
     process = Process()
     process.sees(SERVER)
@@ -257,18 +204,6 @@ def test_an_upstream_that_names_no_model_raises_all_that_are_known() -> None:
 # --- several upstreams ------------------------------------------------------------------------------------
 
 
-def test_another_model_beside_it_changes_nothing_whatever_becomes_of_it() -> None:
-    process = Process()
-    big = Facts(version="8", models=(Model(id="big"),), started_at=5.0)
-    process.sees(SERVER)
-    process.sees(big, name="b")
-    before = process.prints.of("tiny"), process.prints.of("unknown")
-    process.sees(replace(big, version="9", started_at=99.0), name="b")
-    process.sees(replace(SERVER, models=(*(SERVER.models or ()), Model(id="new"))))
-    assert process.prints.of("tiny") == before[0]
-    assert process.prints.of("unknown") != before[1], "nobody is known to serve it: anybody may"
-
-
 def test_of_whom_nothing_can_be_known_the_address_counts() -> None:
     words = {Process(urls=(url,)).prints.of("tiny") for url in (A, B)}
     assert len(words) == 2
@@ -279,23 +214,6 @@ def test_of_whom_nothing_can_be_known_the_address_counts() -> None:
 
 
 # --- file, Redis, other processes ---------------------------------------------------------------------------
-
-
-def test_processes_on_one_file_or_redis_raise_one_restart_once_and_agree() -> None:
-    again = replace(SERVER, started_at=1060.0)
-    for stores in ({"file": Store()}, {"redis": Redis()}):
-        first, second = Process(**stores), Process(**stores)  # type: ignore[arg-type]
-        for process in (first, second):
-            process.sees(SERVER)
-        first.sees(again)
-        assert first.words() != second.words()
-        second.refresh()
-        assert second.prints.of("tiny") == first.prints.of("tiny")
-        assert second.sees(again) == first.prints.incarnations
-        assert second.events == []
-        # the number of another restart, where both see it on their own
-        third = replace(SERVER, started_at=1200.0)
-        assert first.sees(third) == second.sees(third) == dict.fromkeys(("tiny", "lora", "*"), 1200)
 
 
 def test_what_a_store_lost_or_refused_is_written_again_and_only_more_is_believed() -> None:
@@ -335,23 +253,6 @@ def test_an_address_on_this_machine_is_nobody_s_on_the_next(
     assert other.prints.facts.get("1") is None
     assert other.sees(replace(SERVER, started_at=5.0), name="1") == {}
     assert other.prints.of("tiny") == process.prints.of("tiny")
-
-
-def test_a_worker_takes_its_primary_s_numbers_and_reads_the_rest_from_the_file() -> None:
-    file = Store()
-    primary, worker = Process(file), Process(file)
-    primary.sees(SERVER)
-    worker.prints.read_file()
-    assert worker.words() == primary.words()
-    changes = worker.changes
-    worker.prints.read_file()
-    assert worker.changes == changes, "nothing new"
-    file.is_away = True
-    primary.sees(replace(SERVER, started_at=1060.0))
-    worker.prints.raise_to(primary.prints.incarnations)
-    assert worker.words() == primary.words()
-    worker.prints.raise_to({"tiny": 3})
-    assert worker.words() == primary.words()
 
 
 def test_counters_are_written_now_and_then_and_only_where_they_are_needed() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -19,10 +18,6 @@ from toolkit.proxy.upstream.health import one_page
 RECORDED = recorded("metrics_after_load.txt").decode()
 METRICS = http(recorded("metrics_idle.txt"), content_type="text/plain; version=1.0.0")
 PAGES = vllm_pages() | {"/metrics": METRICS}
-
-
-def run(work: Coroutine[None, None, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def hang(_: asyncio.StreamWriter) -> None:
@@ -82,121 +77,101 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("misbehave", LATE.values(), ids=LATE)
-def test_a_page_without_end_delays_nobody_else_is_given_up_and_asked_again(
+async def test_a_page_without_end_delays_nobody_else_is_given_up_and_asked_again(
     misbehave: Misbehave,
 ) -> None:
-    async def work() -> None:
-        bad = vllm_pages() | {"/metrics": misbehave}
-        async with (
-            RawServer(bad) as one,
-            RawServer(PAGES) as two,
-            watching({"a": one.url, "b": two.url}, limit_s=0.3) as around,
-        ):
-            await until(lambda: two.paths().count("/metrics") >= 10)
-            await around.prober.first_scrape()
-            await until(lambda: one.connections >= 3)
-            assert around.state("a").state == "up", "late or strange, which is no refusal"
-            one.pages["/metrics"] = METRICS
-            await until(lambda: around.prober.metrics_age_s("a") is not None)
-            assert around.named("watch_failed") == []
-
-    run(work())
+    bad = vllm_pages() | {"/metrics": misbehave}
+    async with (
+        RawServer(bad) as one,
+        RawServer(PAGES) as two,
+        watching({"a": one.url, "b": two.url}, limit_s=0.3) as around,
+    ):
+        await until(lambda: two.paths().count("/metrics") >= 10)
+        await around.prober.first_scrape()
+        await until(lambda: one.connections >= 3)
+        assert around.state("a").state == "up", "late or strange, which is no refusal"
+        one.pages["/metrics"] = METRICS
+        await until(lambda: around.prober.metrics_age_s("a") is not None)
+        assert around.named("watch_failed") == []
 
 
 @pytest.mark.parametrize("misbehave", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/version"])
-def test_a_broken_page_ends_nothing_and_is_no_change(path: str, misbehave: Misbehave) -> None:
-    async def work() -> None:
-        async with (
-            RawServer(PAGES | {path: misbehave}) as server,
-            watching({"a": server.url}, limit_s=0.3, identity_s=0.05) as around,
-        ):
-            await around.prober.first_scrape()
-            await until(lambda: server.paths().count(path) >= 1)
-            server.pages = dict(PAGES)
-            await until(lambda: around.state("a").models == {"tiny"})
-            assert around.prints.incarnations == {}
-            assert around.named("watch_failed") == []
-            assert around.state("a").state == "up"
-
-    run(work())
+async def test_a_broken_page_ends_nothing_and_is_no_change(path: str, misbehave: Misbehave) -> None:
+    async with (
+        RawServer(PAGES | {path: misbehave}) as server,
+        watching({"a": server.url}, limit_s=0.3, identity_s=0.05) as around,
+    ):
+        await around.prober.first_scrape()
+        await until(lambda: server.paths().count(path) >= 1)
+        server.pages = dict(PAGES)
+        await until(lambda: around.state("a").models == {"tiny"})
+        assert around.prints.incarnations == {}
+        assert around.named("watch_failed") == []
+        assert around.state("a").state == "up"
 
 
-def test_pages_that_change_seldom_are_read_anew_in_their_time_and_bear_the_upstream_s_own_key() -> (
+async def test_pages_that_change_seldom_are_read_anew_in_their_time_and_bear_the_upstream_s_own_key() -> (
     None
 ):
-    async def work() -> None:
-        async with (
-            RawServer(dict(PAGES)) as server,
-            RawServer(PAGES | {"/metrics": http(set_cookie="who=proxy")}) as other,
-            watching(
-                {"a": server.url, "b": other.url}, keys={"a": "sk-a"}, identity_s=0.05
-            ) as around,
-        ):
-            await around.prober.first_scrape()
-            card = json.loads(recorded("v1_models.json"))
-            card["data"][0]["max_model_len"] = 1024
-            server.pages["/v1/models"] = http(json.dumps(card))
-            await until(lambda: around.prints.incarnations.keys() == {"tiny", "*"})
-            heads = [headers for _, _, headers in server.requests]
-            assert {head["authorization"] for head in heads} == {"Bearer sk-a"}
-            strangers = [headers for _, _, headers in other.requests]
-            assert not any({"authorization", "cookie"} & head.keys() for head in strangers)
-
-    run(work())
+    async with (
+        RawServer(dict(PAGES)) as server,
+        RawServer(PAGES | {"/metrics": http(set_cookie="who=proxy")}) as other,
+        watching({"a": server.url, "b": other.url}, keys={"a": "sk-a"}, identity_s=0.05) as around,
+    ):
+        await around.prober.first_scrape()
+        card = json.loads(recorded("v1_models.json"))
+        card["data"][0]["max_model_len"] = 1024
+        server.pages["/v1/models"] = http(json.dumps(card))
+        await until(lambda: around.prints.incarnations.keys() == {"tiny", "*"})
+        heads = [headers for _, _, headers in server.requests]
+        assert {head["authorization"] for head in heads} == {"Bearer sk-a"}
+        strangers = [headers for _, _, headers in other.requests]
+        assert not any({"authorization", "cookie"} & head.keys() for head in strangers)
 
 
-def test_a_page_that_takes_long_to_be_read_is_asked_for_seldom(
+async def test_a_page_that_takes_long_to_be_read_is_asked_for_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        # as if it had taken a thousand million times as long
-        monkeypatch.setattr(health, "READING_SHARE", 1e-10)
-        # 1 MB, 16 engines: read beside the loop
-        page = "".join(RECORDED.replace('engine="0"', f'engine="{number}"') for number in range(16))
-        pages = PAGES | {"/metrics": http(page)}
-        async with RawServer(pages) as server, watching({"a": server.url}) as around:
-            await around.prober.first_scrape()
-            await asyncio.sleep(0.1)  # ten scrapes' time
-            assert server.paths().count("/metrics") == 1
-            assert around.state("a").running == 0
-
-    run(work())
+    # as if it had taken a thousand million times as long
+    monkeypatch.setattr(health, "READING_SHARE", 1e-10)
+    # 1 MB, 16 engines: read beside the loop
+    page = "".join(RECORDED.replace('engine="0"', f'engine="{number}"') for number in range(16))
+    pages = PAGES | {"/metrics": http(page)}
+    async with RawServer(pages) as server, watching({"a": server.url}) as around:
+        await around.prober.first_scrape()
+        await asyncio.sleep(0.1)  # ten scrapes' time
+        assert server.paths().count("/metrics") == 1
+        assert around.state("a").running == 0
 
 
-def test_what_nobody_foresaw_is_reported_and_the_next_scrape_made(
+async def test_what_nobody_foresaw_is_reported_and_the_next_scrape_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        async with RawServer(PAGES) as server, watching({"a": server.url}) as around:
-            await around.prober.first_scrape()
+    async with RawServer(PAGES) as server, watching({"a": server.url}) as around:
+        await around.prober.first_scrape()
 
-            def fail(*_: object) -> None:
-                raise RuntimeError("oh")
+        def fail(*_: object) -> None:
+            raise RuntimeError("oh")
 
-            monkeypatch.setattr(health, "read_metrics", fail)
-            await until(lambda: around.named("watch_failed"))
-            assert around.named("watch_failed")[0] == {"upstream": "a", "error": "RuntimeError: oh"}
-            monkeypatch.undo()
-            scrapes = server.paths().count("/metrics")
-            await until(lambda: server.paths().count("/metrics") > scrapes + 2)
-
-    run(work())
+        monkeypatch.setattr(health, "read_metrics", fail)
+        await until(lambda: around.named("watch_failed"))
+        assert around.named("watch_failed")[0] == {"upstream": "a", "error": "RuntimeError: oh"}
+        monkeypatch.undo()
+        scrapes = server.paths().count("/metrics")
+        await until(lambda: server.paths().count("/metrics") > scrapes + 2)
 
 
-def test_it_ends_at_once_whatever_hangs_and_follows_no_proxy_of_the_environment(
+async def test_it_ends_at_once_whatever_hangs_and_follows_no_proxy_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        async with RawServer({}) as stranger, RawServer({"/metrics": hang}) as server:
-            monkeypatch.setenv("http_proxy", stranger.url)
-            async with watching({"a": server.url}):
-                await until(lambda: "/metrics" in server.paths())
-            assert stranger.connections == 0
-            left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
-            assert not [name for name in left if name.startswith("Prober.")]
-
-    run(work())
+    async with RawServer({}) as stranger, RawServer({"/metrics": hang}) as server:
+        monkeypatch.setenv("http_proxy", stranger.url)
+        async with watching({"a": server.url}):
+            await until(lambda: "/metrics" in server.paths())
+        assert stranger.connections == 0
+        left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+        assert not [name for name in left if name.startswith("Prober.")]
 
 
 # --- tokens --------------------------------------------------------------------------------------------------
@@ -206,16 +181,13 @@ def test_it_ends_at_once_whatever_hangs_and_follows_no_proxy_of_the_environment(
     ("answer", "made"),
     [(cut, False), (hang, False), (http(status="302 Found", location="/"), None)],
 )
-def test_a_token_is_one_that_came(answer: Any, made: bool | None) -> None:
-    async def work() -> None:
-        pages = PAGES | {"/v1/completions": answer}
-        async with RawServer(pages) as server, watching({"a": server.url}) as around:
-            await around.prober.first_scrape()
-            around.routing.started("a", around.prober._clock())
-            await until(lambda: around.named("probe"))
-            assert around.named("probe")[0] == {"upstream": "a", "token": made}
-
-    run(work())
+async def test_a_token_is_one_that_came(answer: Any, made: bool | None) -> None:
+    pages = PAGES | {"/v1/completions": answer}
+    async with RawServer(pages) as server, watching({"a": server.url}) as around:
+        await around.prober.first_scrape()
+        around.routing.started("a", around.prober._clock())
+        await until(lambda: around.named("probe"))
+        assert around.named("probe")[0] == {"upstream": "a", "token": made}
 
 
 # --- the engines' metrics for whoever asks ---------------------------------------------------------------------
@@ -236,72 +208,40 @@ class Gate:
         await writer.drain()
 
 
-def test_who_asks_meanwhile_shares_the_next_answer_and_who_leaves_takes_nobody_s() -> None:
-    async def work() -> None:
-        gate = Gate()
-        async with (
-            RawServer({"/metrics": gate}) as server,
-            watching({"a": server.url}, runs=False) as around,
-        ):
-            first, leaver = (asyncio.create_task(around.prober.metrics_page()) for _ in range(2))
-            await gate.was_asked.wait()
-            leaver.cancel()
-            others = [asyncio.create_task(around.prober.metrics_page()) for _ in range(50)]
-            await asyncio.wait([leaver])
-            gate.go_on.set()
-            assert await first == "up 1\n"
-            assert set(await asyncio.gather(*others)) == {"up 2\n"}
-            assert (await around.prober.metrics_page(), gate.count) == ("up 3\n", 3)
-
-    run(work())
+async def test_who_asks_meanwhile_shares_the_next_answer_and_who_leaves_takes_nobody_s() -> None:
+    gate = Gate()
+    async with (
+        RawServer({"/metrics": gate}) as server,
+        watching({"a": server.url}, runs=False) as around,
+    ):
+        first, leaver = (asyncio.create_task(around.prober.metrics_page()) for _ in range(2))
+        await gate.was_asked.wait()
+        leaver.cancel()
+        others = [asyncio.create_task(around.prober.metrics_page()) for _ in range(50)]
+        await asyncio.wait([leaver])
+        gate.go_on.set()
+        assert await first == "up 1\n"
+        assert set(await asyncio.gather(*others)) == {"up 2\n"}
+        assert (await around.prober.metrics_page(), gate.count) == ("up 3\n", 3)
 
 
-@pytest.mark.parametrize("misbehave", [hang, http(status="404 Not Found"), http("<html>")])
-def test_an_engine_that_says_nothing_now_has_its_last_word_for_two_scrapes(
-    misbehave: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "PAGE_LIMIT_S", 0.1)
-
-    async def work() -> None:
-        good = http("up 0\n", content_type="text/plain")
-        async with (
-            RawServer({"/metrics": good}) as server,
-            watching({"a": server.url}, runs=False) as around,
-        ):
-            now_s, prober = [100.0], around.prober
-            prober._clock = lambda: now_s[0]
-            assert prober.metrics_age_s("a") is None
-            assert await prober.metrics_page() == "up 0\n"
-            server.pages["/metrics"] = misbehave
-            # two scrapes of 10 ms, and the time that one may take
-            for later_s, page in ((100.119, "up 0\n"), (100.24, "")):
-                now_s[0] = later_s
-                assert await prober.metrics_page() == page
-            assert prober.metrics_age_s("a") == pytest.approx(0.24)
-
-    run(work())
-
-
-def test_whoever_hammers_the_page_the_engines_have_their_pause(
+async def test_whoever_hammers_the_page_the_engines_have_their_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        slept: list[float] = []
+    slept: list[float] = []
 
-        async def sleep(span_s: float) -> None:
-            slept.append(span_s)
+    async def sleep(span_s: float) -> None:
+        slept.append(span_s)
 
-        async with RawServer(PAGES) as server, watching({"a": server.url}, runs=False) as around:
-            clock = iter([7.0, 7.0, 7.0, 7.0, 7.04, *[7.2] * 9])
-            around.prober._clock = clock.__next__
-            with monkeypatch.context() as patched:
-                patched.setattr(asyncio, "sleep", sleep)
-                await around.prober.metrics_page()
-                await around.prober.metrics_page()
-            # it began at 7.0; at 7.04 there are 60 of 100 ms left
-            assert slept[-1] == pytest.approx(0.06)
-
-    run(work())
+    async with RawServer(PAGES) as server, watching({"a": server.url}, runs=False) as around:
+        clock = iter([7.0, 7.0, 7.0, 7.0, 7.04, *[7.2] * 9])
+        around.prober._clock = clock.__next__
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            await around.prober.metrics_page()
+            await around.prober.metrics_page()
+        # it began at 7.0; at 7.04 there are 60 of 100 ms left
+        assert slept[-1] == pytest.approx(0.06)
 
 
 # --- several pages as one ----------------------------------------------------------------------------------------

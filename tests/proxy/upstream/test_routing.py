@@ -26,21 +26,6 @@ def chosen(
     return name
 
 
-def names(of: Routing, count: int, now: float = 0.0) -> list[str]:
-    return [chosen(of, now) for _ in range(count)]
-
-
-def test_what_an_upstream_said_of_itself_is_told_until_it_says_nothing() -> None:
-    two = routing("x", "y")
-    names(two, 2)
-    two.scraped("x", EngineLoad(running=2.0, waiting=3.0), 1.0)
-    two.scraped("y", EngineLoad(), 1.0)  # it has no such page
-    told = [(each.running, each.waiting) for each in two.states(1.0)]
-    assert told == [(2.0, 3.0), (None, None)]
-    two.scrape_failed("x", "timeout", 2.0)
-    assert (two.states(2.0)[0].running, two.states(2.0)[0].waiting) == (None, None)
-
-
 def test_what_others_had_there_counts_half_after_three_looks_that_did_not_come() -> None:
     one = routing("x", look_s=1.0)
     one.scraped("x", EngineLoad(running=8.0, waiting=0.0), 100.0)

@@ -78,13 +78,6 @@ def test_each_try_in_vain_doubles_the_time_up_to_a_minute_and_an_answer_begins_a
     assert state(two, "x", now).back_in_s == 5.0
 
 
-def test_a_trial_that_fails_otherwise_leaves_it_at_once() -> None:
-    two = routing("x", "y")
-    request(two, "x", "refused", 0.0)
-    request(two, "x", "error", 5.0)
-    assert state(two, "x", 5.0).back_in_s == 10.0
-
-
 def test_a_trial_whose_client_left_makes_room_for_another() -> None:
     two = pair()
     request(two, "x", "refused", 0.0)
@@ -99,16 +92,6 @@ def test_many_requests_that_fail_together_count_as_one_failure() -> None:
     for _ in range(50):
         two.ended("x", "refused", 1.0)
     assert state(two, "x", 1.0).back_in_s == 5.0
-
-
-def test_after_coming_back_failures_count_from_none() -> None:
-    two = routing("x", "y")
-    for _ in range(3):
-        request(two, "x", "error", 0.0)
-    request(two, "x", "ok", 5.0)
-    request(two, "x", "error", 5.0)
-    request(two, "x", "error", 5.0)
-    assert reason(two) is None
 
 
 @pytest.mark.parametrize("why", ["timeout", "other"])
@@ -151,16 +134,6 @@ def test_one_that_was_stuck_is_asked_by_probes_and_not_by_requests() -> None:
     assert two.wants_probe(28.0) == ("x",)
     two.probed("x", ok=True, now=28.5)
     assert reason(two) is None
-
-
-def test_one_that_was_stuck_is_back_once_its_tokens_move() -> None:
-    one = routing("x")
-    one.scraped("x", EngineLoad(running=1.0, signs=(7.0,)), 2.0)
-    stuck(one, "x", 10.0)
-    one.scraped("x", EngineLoad(running=1.0, signs=(7.0,)), 11.0)
-    assert reason(one) == "stuck"
-    one.scraped("x", EngineLoad(running=1.0, signs=(8.0,)), 12.0)
-    assert reason(one) is None
 
 
 def test_a_probe_that_could_not_be_asked_waits_like_one_in_vain() -> None:
@@ -206,13 +179,3 @@ def test_one_that_was_left_keeps_its_limit() -> None:
     request(one, "x", "refused", 0.0)
     one.started("x", 1.0)
     assert one.choose("m", None, 1.0) is None
-
-
-def test_one_that_is_left_says_so_until_its_time_is_over_or_it_is_tried() -> None:
-    one = routing("x")
-    request(one, "x", "refused", 0.0)
-    assert state(one, "x", 4.9).state == "left"
-    assert state(one, "x", 5.0).state == "trying"
-    assert state(one, "x", 5.0).back_in_s is None
-    one.started("x", 1.0)  # it is the only one, so it is asked all the same
-    assert state(one, "x", 1.0).state == "trying"

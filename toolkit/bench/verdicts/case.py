@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from toolkit.bench.counters import Account, account
-from toolkit.bench.levels import LevelFigures
+from toolkit.bench.evidence import beside
+from toolkit.bench.summary import LevelFigures
 from toolkit.bench.verdicts.replays import Replays, replays
 from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 
@@ -42,6 +44,11 @@ class Case:
     def generated(self) -> list[RequestRecord]:
         """The answers that the engine wrote, as far as anybody can tell."""
         return [each for each in self.records if each.ok and each not in self.replays.records]
+
+    @cached_property
+    def beside_peers(self) -> list[tuple[RequestRecord, list[RequestRecord]]]:
+        """Each of these answers with the peers' to the same prompt."""
+        return beside(self.generated, chain.from_iterable(self.peers.values()))
 
     @property
     def no_counters(self) -> str:

@@ -4,8 +4,8 @@ Times are compared within one host only, and every rule asks for a ratio and for
 busy machine on either side is no accusation.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from statistics import median
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, of, share
 from toolkit.bench.verdicts.case import Case
@@ -37,59 +37,72 @@ def cold(case: Case) -> Verdict | None:
     later = [
         record for record in own if record.ok and record.kind == "unique" and record not in first
     ]
-    return (
-        _colder_than_later(first, later)
-        or _colder_than_its_pace(first, case.records, replayed)
-        or _colder_in_part(first, later)
-    )
+    fastest = "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
+    # of a wave of n prompts that are read together the last waits n times as long
+    far = max(FAR_SLOWER, len(first))
 
-
-def _colder_than_later(
-    first: Collection[RequestRecord], later: Sequence[RequestRecord]
-) -> Verdict | None:
-    # streams first: their time to the first token is free of all later steps
-    fastest = _fastest_beside_later((record for record in first if record.stream), later)
-    fastest = fastest or _fastest_beside_later((s for s in first if not s.stream), later)
-    if fastest is None:
-        return None
-    waited, usual = fastest
-    # even the fastest: of a wave of n prompts that are read together the last waits n times as long
-    if waited < max(FAR_SLOWER, len(first)) * usual or waited - usual < EXCESS_MS:
-        return None
-    return Verdict(
-        code="cold",
-        confidence="low" if len(first) == 1 else "medium",
-        evidence=f"{_fastest_of(first)} took {spoken_ms(waited)}, later ones {spoken_ms(usual)} (median)",
-    )
-
-
-def _colder_in_part(
-    first: Collection[RequestRecord], later: Sequence[RequestRecord]
-) -> Verdict | None:
-    """A part of the first wave waited as no later request did: one of several replicas, or some batch sizes, were cold."""
-    waited: list[float] = []
-    usuals: list[float] = []
+    # what each of the first took, with the later answers that were at least as much work
+    timed: list[tuple[float, bool, list[float]]] = []
     for record in first:
-        took = _latency_ms(record)
         alike = [
             known
             for other in later
-            if _is_as_much_work(other, record) and (known := _latency_ms(other)) is not None
+            if other.stream == record.stream
+            and _is_as_many(other.prompt_tokens, record.prompt_tokens)
+            and (other.stream or _is_as_many(other.output_tokens, record.output_tokens))
+            and (known := _latency_ms(other)) is not None
         ]
-        usual = middle(alike)
-        if took is None or usual is None or len(alike) < LEAST_LATER:
-            continue
-        far = took >= max(FAR_SLOWER, len(first)) * usual and took - usual >= EXCESS_MS
-        if far and took >= UNLIKE_LATER * max(alike):
-            waited.append(took)
-            usuals.append(usual)
-    if len(waited) < LEAST_WAITED or share(len(waited), len(first)) < LEAST_WAITED_SHARE:
+        if (took := _latency_ms(record)) is not None and len(alike) >= LEAST_LATER:
+            timed.append((took, record.stream, alike))
+
+    # even the fastest waited; streams first: their time to the first token is free of all later steps
+    if timed:
+        took, _, alike = min(timed, key=lambda each: (not each[1], each[0]))
+        usual = median(alike)
+        if took >= far * usual and took - usual >= EXCESS_MS:
+            return Verdict(
+                code="cold",
+                confidence="low" if len(first) == 1 else "medium",
+                evidence=f"{fastest} took {spoken_ms(took)}, later ones {spoken_ms(usual)} (median)",
+            )
+
+    # a first wave that stood still: a run too short to become warm has no later ones; that some later request was let in
+    # at once shows that it is no gateway's constant delay
+    if standstill := _standstill(first):
+        stalled, reading_ms, pace = standstill
+        waited = stalled.ttft_ms or 0.0
+        quick = [
+            record
+            for record in case.records
+            if record.stream and record.ok and record not in first and record not in replayed
+            if record.ttft_ms is not None and FAR_SLOWER * record.ttft_ms <= waited
+            # as long, and written by the engine, not by a cache that nobody has found out
+            if _is_as_many(record.output_tokens, stalled.output_tokens)
+            and (_pace_ms(record) or 0.0) >= HALF_PACE * pace
+        ]
+        if len(quick) >= LEAST_QUICK:
+            return Verdict(
+                code="cold",
+                confidence="medium" if len(first) > 1 else "low",
+                evidence=f"{fastest} took {spoken_ms(waited)} to its first token, where reading"
+                f" all their prompts takes {spoken_ms(reading_ms)} even at the pace of writing",
+            )
+
+    # a part of the first wave waited as no later request did: one of several replicas, or some batch sizes, were cold
+    some = [
+        (took, usual)
+        for took, _, alike in timed
+        if took >= far * (usual := median(alike)) and took - usual >= EXCESS_MS
+        if took >= UNLIKE_LATER * max(alike)
+    ]
+    if len(some) < LEAST_WAITED or share(len(some), len(first)) < LEAST_WAITED_SHARE:
         return None
     return Verdict(
         code="cold",
         confidence="medium",
-        evidence=f"{of(len(waited), len(first), 'requests')} of the first wave took"
-        f" {spoken_ms(min(waited))} or more, later ones {spoken_ms(middle(usuals) or 0.0)} (median)",
+        evidence=f"{of(len(some), len(first), 'requests')} of the first wave took"
+        f" {spoken_ms(min(took for took, _ in some))} or more,"
+        f" later ones {spoken_ms(median(usual for _, usual in some))} (median)",
     )
 
 
@@ -101,25 +114,17 @@ def why_unseen(case: Case) -> str | None:
     later = sum(s.ok and s.kind == "unique" and s not in wave for s in new)
     if later < LEAST_LATER:
         return "no new request followed the first answers"
-    stall = _stall(first_wave([each for each in new if each not in case.replays.records]))
-    if stall is None or stall.pace < INSTANT_MS:  # it streams when all is written
+    standstill = _standstill(first_wave([s for s in new if s not in case.replays.records]))
+    if standstill is None or standstill[2] < INSTANT_MS:  # it streams when all is written
         return None
     return "the first answers stood still, and too few later ones show that this has an end"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stall:
-    """A first wave that took far longer than its prompts can."""
+def _standstill(first: Collection[RequestRecord]) -> tuple[RequestRecord, float, float] | None:
+    """Of a first wave that took far longer than its prompts can: the fastest, how long all prompts take, and the pace.
 
-    fastest: RequestRecord
-    waited: float
-    reading: float
-    """All its prompts, at the pace of writing."""
-    pace: float
-
-
-def _stall(first: Collection[RequestRecord]) -> _Stall | None:
-    """No engine reads a token more slowly than it writes one."""
+    No engine reads a token more slowly than it writes one; so prompts take no longer than at the pace of writing.
+    """
     streams = [s for s in first if s.stream and s.ok and s.ttft_ms is not None]
     pace = middle(map(_pace_ms, streams))
     prompts = [record.prompt_tokens for record in first]
@@ -127,41 +132,10 @@ def _stall(first: Collection[RequestRecord]) -> _Stall | None:
         return None
     fastest = min(streams, key=lambda record: record.ttft_ms or 0.0)
     waited = fastest.ttft_ms or 0.0
-    reading = pace * sum(tokens or 0 for tokens in prompts)
-    if waited < FAR_SLOWER * reading or waited < EXCESS_MS:
+    reading_ms = pace * sum(tokens or 0 for tokens in prompts)
+    if waited < FAR_SLOWER * reading_ms or waited < EXCESS_MS:
         return None
-    return _Stall(fastest=fastest, waited=waited, reading=reading, pace=pace)
-
-
-def _colder_than_its_pace(
-    first: Collection[RequestRecord],
-    records: Sequence[RequestRecord],
-    replayed: Collection[RequestRecord],
-) -> Verdict | None:
-    """A first wave that stood still: a run too short to become warm has no later ones.
-
-    That some later request was let in at once shows that it is no gateway's constant delay.
-    """
-    stall = _stall(first)
-    if stall is None:
-        return None
-    rest = [s for s in records if s.stream and s.ok and s not in first and s not in replayed]
-    quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= stall.waited]
-    # as long, and written by the engine, not by a cache that nobody has found out
-    quick = [s for s in quick if _is_as_many(s.output_tokens, stall.fastest.output_tokens)]
-    quick = [s for s in quick if (_pace_ms(s) or 0.0) >= HALF_PACE * stall.pace]
-    if len(quick) < LEAST_QUICK:
-        return None
-    return Verdict(
-        code="cold",
-        confidence="medium" if len(first) > 1 else "low",
-        evidence=f"{_fastest_of(first)} took {spoken_ms(stall.waited)} to its first token, where reading"
-        f" all their prompts takes {spoken_ms(stall.reading)} even at the pace of writing",
-    )
-
-
-def _fastest_of(first: Collection[RequestRecord]) -> str:
-    return "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
+    return fastest, reading_ms, pace
 
 
 def _pace_ms(record: RequestRecord) -> float | None:
@@ -171,18 +145,6 @@ def _pace_ms(record: RequestRecord) -> float | None:
     """
     gap = Sketch.from_bytes(record.itl).quantile(0.5) if record.itl else None
     return gap or record.tpot_ms
-
-
-def _fastest_beside_later(
-    first: Iterable[RequestRecord], later: Sequence[RequestRecord]
-) -> tuple[float, float] | None:
-    """What the fastest of the first took that has its like later, and what those take."""
-    timed = [(took, record) for record in first if (took := _latency_ms(record)) is not None]
-    for took, record in sorted(timed, key=lambda each: each[0]):
-        usual = _usual_ms(record, later)
-        if usual is not None:
-            return took, usual
-    return None
 
 
 def _new(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -195,18 +157,6 @@ def _latency_ms(record: RequestRecord) -> float | None:
     if not record.ok:
         return record.took_ms
     return record.ttft_ms if record.stream else record.e2e_ms
-
-
-def _usual_ms(record: RequestRecord, later: Iterable[RequestRecord]) -> float | None:
-    """The median of later answers that were at least as much work."""
-    alike = [_latency_ms(other) for other in later if _is_as_much_work(other, record)]
-    return middle(alike) if len(alike) >= LEAST_LATER else None
-
-
-def _is_as_much_work(other: RequestRecord, record: RequestRecord) -> bool:
-    if other.stream != record.stream or not _is_as_many(other.prompt_tokens, record.prompt_tokens):
-        return False
-    return other.stream or _is_as_many(other.output_tokens, record.output_tokens)
 
 
 def _is_as_many(theirs: int | None, ours: int | None) -> bool:

@@ -4,10 +4,10 @@ Counting allows no excuses on a host that nobody else uses, so bounds are exact;
 stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from toolkit.bench.counters import ONE_A_REQUEST, Account
-from toolkit.bench.evidence import NOT_TWINS, middle, sentence, share, usage
+from toolkit.bench.evidence import middle, sentence, share, usage
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.replays import Replays
 from toolkit.records import Confidence, RequestRecord, Verdict
@@ -36,12 +36,18 @@ def inflated_usage(case: Case) -> Verdict | None:
     two of them must agree, and counters that hold all that is claimed acquit: but for a host that is known to cut its
     answers, whose engine may have made what the front kept back and claimed all the same.
     """
-    answers, account, peers = case.generated, case.account, case.peers
+    answers, account = case.generated, case.account
+    ratios = [
+        mine / peer
+        for record, theirs in case.beside_peers
+        if (mine := _chars_per_token(record)) is not None
+        and (peer := middle(map(_chars_per_token, theirs)))
+    ]
+    beside = middle(ratios) if len(ratios) >= LEAST_SLOTS else None
     by_counter = _by_counter(account, case.replays)
     by_chunks = _by_chunks(answers, 1 + CLAIMED_MORE if by_counter else PER_CHUNK)
-    by_text = _by_text(answers, peers)
-    clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
-    beside, missing = _beside_peers(answers, peers), account.missing_tokens
+    clauses = [clause for clause in (by_counter, by_chunks, _by_text(answers, beside)) if clause]
+    missing = account.missing_tokens
     # whether peers confirm the claim by as much text
     is_full = beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
     nothing_else = not any(record.token_chunks for record in answers) and not is_full
@@ -68,7 +74,7 @@ def why_unseen(case: Case) -> str | None:
 
 def claims_more_than_shown(answers: Sequence[RequestRecord]) -> bool:
     """Whether chunks or text alone speak against the claims."""
-    return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
+    return _by_chunks(answers) is not None or _by_text(answers) is not None
 
 
 def _by_counter(account: Account, found: Replays) -> str | None:
@@ -100,37 +106,16 @@ def _by_chunks(answers: Iterable[RequestRecord], per_chunk: float = PER_CHUNK) -
     return f"streams claim {whole(claimed)} tokens in {whole(chunks)} chunks"
 
 
-def _by_text(
-    answers: Sequence[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
-) -> str | None:
+def _by_text(answers: Iterable[RequestRecord], beside: float | None = None) -> str | None:
     """Too little text for the claim: for any language, or beside the peers' answers to the same prompts."""
     chars = middle(map(_chars_per_token, answers))
     if chars is None:
         return None
     if chars < LEAST_CHARS:
         return f"their text has {chars:.2f} characters a claimed token (median)"
-    beside = _beside_peers(answers, peers)
     if beside is None or beside > BESIDE_PEERS:
         return None
     return f"their text has {beside:.0%} of the characters a claimed token that other hosts' has"
-
-
-def _beside_peers(
-    answers: Iterable[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
-) -> float | None:
-    theirs: dict[tuple[int, str], list[float | None]] = {}
-    for records in peers.values():
-        for record in records:
-            if record.ok and record.kind in NOT_TWINS:
-                theirs.setdefault((record.slot, record.prompt), []).append(_chars_per_token(record))
-    ratios = [
-        mine / peer
-        for record in answers
-        if record.kind in NOT_TWINS
-        and (mine := _chars_per_token(record)) is not None
-        and (peer := middle(theirs.get((record.slot, record.prompt), ())))
-    ]
-    return middle(ratios) if len(ratios) >= LEAST_SLOTS else None
 
 
 def _chars_per_token(record: RequestRecord) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account
 from toolkit.bench.evidence import sentence
-from toolkit.bench.levels import LevelFigures
+from toolkit.bench.summary import LevelFigures
 from toolkit.bench.verdicts import (
     cold,
     fast_failures,

@@ -5,7 +5,7 @@ the name is spelled are no difference, and an alias or a path that says nothing 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -44,13 +44,69 @@ def model_mismatch(case: Case) -> Verdict | None:
     served = ledger.models_after or ledger.models_before
     named = list(dict.fromkeys(each.model for each in case.records if each.ok and each.model))
     ours = _asked(host, served, named)
+
+    # what changed during the run at the model that we asked; others may come and go, as adapters do
+    exact: list[str] = []
     before = _asked(host, ledger.models_before, named)
-    exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]
-    listed = [*_not_served(host, served)]
+    if before is not None and ledger.models_after:
+        now = next((model for model in ledger.models_after if model.id == before.id), None)
+        if now is None:
+            exact.append(f"{quoted(before.id)} was no longer served after the run")
+        elif now.root != before.root:
+            new, old = ("unknown" if m.root is None else quoted(m.root) for m in (now, before))
+            exact.append(f"the root of {quoted(now.id)} became {new} during the run, it was {old}")
+        elif now.max_model_len != before.max_model_len:
+            new, old = (
+                "unknown" if m.max_model_len is None else whole(m.max_model_len)
+                for m in (now, before)
+            )
+            exact.append(
+                f"max_model_len of {quoted(now.id)} became {new} during the run, it was {old}"
+            )
+    if ours is not None:
+        # the root and the limit that the hosts file names are meant literally, quantisation included
+        limit, root = ours.max_model_len, ours.root
+        if None not in (host.max_model_len, limit) and limit != host.max_model_len:
+            exact.append(
+                f"it serves up to {whole(limit)} tokens, listed are {whole(host.max_model_len)}"
+            )
+        # a folder or an organisation in front of the name is no difference
+        if host.root is not None and root is not None and _last(host.root) != _last(root):
+            exact.append(f"its weights come from {quoted(root)}, listed is {quoted(host.root)}")
+
+    listed: list[str] = []
+    names = [name for model in served for name in _names(model)]
+    if (
+        host.model is not None
+        and served
+        and not any(_is_same(host.model, name) for name in names)
+        # an alias that is listed must be served by that very name; a model may be served by any
+        and (_differs_from_all(host.model, names) or not _tells(host.model))
+    ):
+        ids = _list(model.id for model in served)
+        listed.append(f"listed is {quoted(host.model)}, served is {ids}")
     if ours is not None and ours.root is not None and differ(ours.id, ours.root):
         listed.append(f"{quoted(ours.id)} comes from {quoted(ours.root)}")
-    answered = [*_answered_by(host, served, named)]
-    alone = [*_unlike_rivals(host, ours, case.rivals)]
+
+    # the name in the answers differs from all that could be meant, or from itself
+    answered: list[str] = []
+    expected = names if host.model is None else [*names, host.model]
+    other = next((name for name in named if _differs_from_all(name, expected)), None)
+    if other is not None:
+        answered.append(f"answers name {quoted(other)}")
+    elif any(differ(named[0], name) for name in named[1:]):
+        answered.append(f"answers name several models, {_list(named)}")
+
+    # what all rivals serve, where nobody listed a model and this host's is certainly another one
+    alone: list[str] = []
+    theirs = _rivals_names(case.rivals)
+    if host.model is None and ours is not None and theirs:
+        telling = [name for name in _names(ours) if _tells(name)]
+        if telling and all(differ(name, other) for name in telling for other in theirs):
+            alone.append(
+                f"it serves {quoted(ours.id)}, where all other hosts serve {quoted(theirs[0])}"
+            )
+
     if not exact and not listed and not answered and not alone:
         return None
     return Verdict(
@@ -76,91 +132,11 @@ def why_unseen(case: Case) -> str | None:
     return "the names that it serves do not say which model they mean"
 
 
-# --- exact ----------------------------------------------------------------------------------------------
-
-
 def _asked(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> ServedModel | None:
     """The entry that our requests went to: the one the answers name, else the listed one, else the first."""
     meant = [model for model in served if model.id in named]
     listed = [model for model in served if host.model and host.model in (model.id, model.root)]
     return next(iter([*meant, *listed, *served]), None)
-
-
-def _changes(before: ServedModel | None, after: Sequence[ServedModel]) -> Iterator[str]:
-    """What changed during the run at the model that we asked; others may come and go, as adapters do."""
-    if before is None or not after:
-        return
-    now = next((model for model in after if model.id == before.id), None)
-    if now is None:
-        yield f"{quoted(before.id)} was no longer served after the run"
-    elif now.root != before.root:
-        yield f"the root of {quoted(now.id)} became {_root(now)} during the run, it was {_root(before)}"
-    elif now.max_model_len != before.max_model_len:
-        yield (
-            f"max_model_len of {quoted(now.id)} became {_limit(now)} during the run,"
-            f" it was {_limit(before)}"
-        )
-
-
-def _root(model: ServedModel) -> str:
-    return "unknown" if model.root is None else quoted(model.root)
-
-
-def _limit(model: ServedModel) -> str:
-    return "unknown" if model.max_model_len is None else whole(model.max_model_len)
-
-
-def _not_as_listed(host: Host, model: ServedModel | None) -> Iterator[str]:
-    """The root and the limit that the hosts file names are meant literally, quantisation included."""
-    if model is None:
-        return
-    limit, root = model.max_model_len, model.root
-    if host.max_model_len is not None and limit is not None and limit != host.max_model_len:
-        yield f"it serves up to {whole(limit)} tokens, listed are {whole(host.max_model_len)}"
-    if host.root is not None and root is not None and not _is_path_of(host.root, root):
-        yield f"its weights come from {quoted(root)}, listed is {quoted(host.root)}"
-
-
-def _is_path_of(listed: str, root: str) -> bool:
-    """Whether two roots are one, a folder or an organisation in front of the name aside."""
-    return listed.rstrip("/").lower() == root.rstrip("/").lower() or _last(listed) == _last(root)
-
-
-# --- by what names say ------------------------------------------------------------------------------------
-
-
-def _not_served(host: Host, served: Sequence[ServedModel]) -> Iterator[str]:
-    if host.model is None or not served:
-        return
-    names = [name for model in served for name in _names(model)]
-    if any(_is_same(host.model, name) for name in names):
-        return
-    # an alias that is listed must be served by that very name; a model may be served by any
-    if _differs_from_all(host.model, names) or not _tells(host.model):
-        yield f"listed is {quoted(host.model)}, served is {_list(m.id for m in served)}"
-
-
-def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> Iterator[str]:
-    """The name in the answers differs from all that could be meant, or from itself."""
-    expected = [name for model in served for name in _names(model)]
-    expected += [host.model] if host.model is not None else []
-    other = next((name for name in named if _differs_from_all(name, expected)), None)
-    if other is not None:
-        yield f"answers name {quoted(other)}"
-    elif any(differ(named[0], name) for name in named[1:]):
-        yield f"answers name several models, {_list(named)}"
-
-
-def _unlike_rivals(
-    host: Host, ours: ServedModel | None, rivals: Mapping[str, Sequence[ServedModel]]
-) -> Iterator[str]:
-    """What all rivals serve, where nobody listed a model and this host's is certainly another one."""
-    theirs = _rivals_names(rivals)
-    if host.model is not None or ours is None or not theirs:
-        return
-    names = [name for name in _names(ours) if _tells(name)]
-    if names and all(differ(name, other) for name in names for other in theirs):
-        yield f"it serves {quoted(ours.id)}, where all other hosts serve {quoted(theirs[0])}"
 
 
 def _rivals_names(rivals: Mapping[str, Sequence[ServedModel]]) -> list[str]:

@@ -106,8 +106,9 @@ class Replays:
 def replays(records: Sequence[RequestRecord], account: Account, rtt_ms: float | None) -> Replays:
     """Judge one host's answers, warm-up included."""
     answers = sorted((record for record in records if record.ok), key=_sent_at)
-    usual = _usual(answers, rtt_ms)
-    pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in repeated(answers))
+    found_again = repeated(answers)
+    usual = _usual(answers, found_again, rtt_ms)
+    pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in found_again)
     again = {pair.again for pair in pairs} | {
         record for record in answers if record.kind == "repeat"
     }
@@ -193,8 +194,8 @@ class _Usual:
     """Id -> the first answer that bore it, of ids that stand for one text."""
 
 
-def _usual(answers: Sequence[RequestRecord], rtt_ms: float | None) -> _Usual:
-    again = {id(pair.again) for pair in repeated(answers)}
+def _usual(answers: Sequence[RequestRecord], pairs: Iterable[Pair], rtt_ms: float | None) -> _Usual:
+    again = {id(pair.again) for pair in pairs}
     fresh = [s for s in answers if s.kind in ("unique", "repeat") and id(s) not in again]
     telling, owner = _telling_ids(answers), dict[str, RequestRecord]()
     for record in answers:
@@ -220,26 +221,43 @@ def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
     if None not in (first.text_hash, again.text_hash) and first.text_hash != again.text_hash:
         return pair  # it was written anew
     signs: set[Sign] = set()
-    expected_ms, served = _expected_ms(pair, usual, rtt_ms), served_ms(again, rtt_ms)
-    if expected_ms is not None and served is not None:
+    tokens, served = again.output_tokens or 0, served_ms(again, rtt_ms)
+
+    # what it would have taken is the less of the first one's time and what is usual for its length: a first answer may
+    # have come in a slow moment, and then a usual one looks fast beside it
+    expected_ms = served_ms(first, rtt_ms)
+    if expected_ms is not None and usual.ms_per_token is not None and tokens:
+        expected_ms = min(expected_ms, usual.ms_per_token * tokens)
+    if expected_ms is not None and expected_ms >= TELLING_MS and served is not None:
         if served <= FAR_SOONER * expected_ms:
             signs.add("sooner")
         if served <= SOONER * expected_ms:
             signs.add("half")
-        if "half" in signs and _no_time_between(pair, usual, expected_ms):
+
+        # a stream's tokens that came at once where the engine takes its time; without any stream to compare with,
+        # reading the prompt is counted as writing
+        own = decode_ms_per_token(again)
+        known = [decode_ms_per_token(first), usual.decode_ms_per_token]
+        engine = min((value for value in known if value is not None), default=usual.ms_per_token)
+        if (
+            "half" in signs
+            and own is not None
+            and engine is not None
+            and tokens >= LEAST_TOKENS
+            and engine * tokens >= VISIBLE_SHARE * expected_ms
+            and own <= VANISHED * engine
+        ):
             signs.add("time")
+
         # less than this is no writing, even if a prefix cache saved all the reading: no engine reads a token more slowly
         # than it writes one, so the prompt's part of the time is at most its part of the tokens
-        written, read, pace = (
-            again.output_tokens or 0,
-            again.prompt_tokens,
-            usual.fastest_ms_per_token,
-        )
+        read, pace = again.prompt_tokens, usual.fastest_ms_per_token
         least_ms = 0.0
         if read is not None and pace is not None:
-            least_ms = VANISHED * pace * written * share(written, written + read)
+            least_ms = VANISHED * pace * tokens * share(tokens, tokens + read)
         if is_instant(again, rtt_ms) and served <= least_ms:
             signs.add("time")
+
     if usual.owner.get(again.answer_id or "", again) is not again:
         signs.add("id")
     if again.cache_status and says_hit(again.cache_status):
@@ -247,30 +265,6 @@ def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
     if first.text_hash is not None and first.text_hash == again.text_hash:
         signs.add("text")
     return replace(pair, signs=frozenset(signs))
-
-
-def _expected_ms(pair: Pair, usual: _Usual, rtt_ms: float | None) -> float | None:
-    """What the answer would have taken: the less of the first one's time and what is usual for its length.
-
-    A first answer may have come in a slow moment, and then a usual one looks fast beside it. None: too short to tell.
-    """
-    expected = served_ms(pair.first, rtt_ms)
-    if expected is not None and usual.ms_per_token is not None and pair.again.output_tokens:
-        expected = min(expected, usual.ms_per_token * pair.again.output_tokens)
-    return None if expected is None or expected < TELLING_MS else expected
-
-
-def _no_time_between(pair: Pair, usual: _Usual, expected_ms: float) -> bool:
-    """Whether a stream's tokens came at once where the engine takes its time."""
-    own, tokens = decode_ms_per_token(pair.again), pair.again.output_tokens or 0
-    if own is None or tokens < LEAST_TOKENS:
-        return False
-    known = [decode_ms_per_token(pair.first), usual.decode_ms_per_token]
-    # without any stream to compare with, reading the prompt is counted as writing
-    engine = min((value for value in known if value is not None), default=usual.ms_per_token)
-    if engine is None:
-        return False
-    return engine * tokens >= VISIBLE_SHARE * expected_ms and own <= VANISHED * engine
 
 
 def is_instant(record: RequestRecord, rtt_ms: float | None) -> bool:
@@ -302,10 +296,16 @@ def _taken(
         if account.generation_tokens or 2 * instant > len(same):
             choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
             choices.append(same)
-    choices = [
-        chosen for chosen in choices if share(len(chosen), considered) >= LEAST_COUNTED_SHARE
+    requests = account.missing_requests
+    counted = [
+        chosen
+        for chosen in choices
+        if share(len(chosen), considered) >= LEAST_COUNTED_SHARE
+        and (tokens := tokens_of(chosen))
+        # the counters lack their tokens, and the requests where they count them
+        and (missing is not None and missing >= COVERED * tokens)
+        and (requests is None or requests >= COVERED * len(chosen))
     ]
-    counted = [chosen for chosen in choices if _is_missing(chosen, account)]
     if counted and missing is not None:
         best = min(counted, key=lambda chosen: abs(missing - tokens_of(chosen)))
         return _found(best, considered, account, counted_out=True)
@@ -341,17 +341,6 @@ _KINDS: Mapping[str, frozenset[Sign]] = {
     "id": frozenset({"id"}),
     "header": frozenset({"header"}),
 }
-
-
-def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
-    """Whether the counters lack these answers: their tokens, and the requests where they count them."""
-    tokens = tokens_of(pairs)
-    if not tokens or account.missing_tokens is None:
-        return False
-    requests = account.missing_requests
-    return account.missing_tokens >= COVERED * tokens and (
-        requests is None or requests >= COVERED * len(pairs)
-    )
 
 
 def tokens_of(pairs: Iterable[Pair]) -> int:

@@ -6,9 +6,10 @@ the counters that the others' requests leave, and is told whose engine it shares
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from toolkit.bench.counters import Account, account, least_tokens
-from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share
+from toolkit.bench.evidence import beside, middle, of, sentence, share
 from toolkit.bench.verdicts.replays import replays
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import START_SLACK_S, Ledger, RequestRecord, Verdict
@@ -41,27 +42,24 @@ def shared_engines(
     either was asked.
     """
     shared: dict[str, list[str]] = {}
-    names = list(ledgers)
-    for place, one in enumerate(names):
-        for other in names[place + 1 :]:
-            if (
-                is_same_engine(pages.get(one), pages.get(other))
-                and _moved_alike(ledgers[one], ledgers[other])
-                and all((accounts[name].surplus_requests or 0.0) > 0 for name in (one, other))
-            ):
-                shared.setdefault(one, []).append(other)
-                shared.setdefault(other, []).append(one)
+    for one, other in combinations(ledgers, 2):
+        a, b = ledgers[one], ledgers[other]
+        moved = (
+            (a.requests, b.requests),
+            (a.prompt_tokens, b.prompt_tokens),
+            (a.generation_tokens, b.generation_tokens),
+        )
+        if (
+            is_same_engine(pages.get(one), pages.get(other))
+            and all(
+                x is not None and y is not None and abs(x - y) <= ALIKE * max(x, y)
+                for x, y in moved
+            )
+            and all((accounts[name].surplus_requests or 0.0) > 0 for name in (one, other))
+        ):
+            shared.setdefault(one, []).append(other)
+            shared.setdefault(other, []).append(one)
     return {name: tuple(others) for name, others in shared.items()}
-
-
-def _moved_alike(one: Ledger, other: Ledger) -> bool:
-    pairs = [
-        (one.requests, other.requests),
-        (one.prompt_tokens, other.prompt_tokens),
-        (one.generation_tokens, other.generation_tokens),
-    ]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return len(known) == len(pairs) and all(abs(a - b) <= ALIKE * max(a, b) for a, b in known)
 
 
 def own_share(name: str, records: Mapping[str, Sequence[RequestRecord]], ledger: Ledger) -> Ledger:
@@ -119,18 +117,10 @@ def same_engine(name: str, records: Mapping[str, Sequence[RequestRecord]]) -> Ve
 
 def _adds(mine: Sequence[RequestRecord], theirs: Sequence[RequestRecord], other: str) -> str | None:
     """How much later equal prompts got their first token here than there; None where the other one has that to tell."""
-    at_other = {
-        (record.slot, record.prompt): record.ttft_ms
-        for record in theirs
-        if record.ok and record.kind in NOT_TWINS
-    }
     later = [
         record.ttft_ms - known
-        for record in mine
-        if record.ok
-        and record.kind in NOT_TWINS
-        and record.ttft_ms is not None
-        and (known := at_other.get((record.slot, record.prompt))) is not None
+        for record, others in beside((one for one in mine if one.ok), theirs)
+        if record.ttft_ms is not None and (known := others[-1].ttft_ms) is not None
     ]
     longer = [each for each in later if each > 0]
     if len(later) < LEAST_PAIRS:

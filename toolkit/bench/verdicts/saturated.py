@@ -7,7 +7,7 @@ busy machine on either side is no accusation.
 from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
-from toolkit.bench.levels import LevelFigures, knee
+from toolkit.bench.summary import LevelFigures, knee
 from toolkit.bench.verdicts.case import Case
 from toolkit.records import Confidence, Ledger, RequestRecord, Verdict
 from toolkit.units import counted, spoken_ms, whole
@@ -112,50 +112,33 @@ def _by_queue(records: Sequence[RequestRecord], ledger: Ledger, *, was_cold: boo
     )
     if queued < QUEUE_STEPS * (step or 0.0) and share(queued, mean) < MOSTLY_QUEUE:
         return
-    steady = _steady_share(records, queued)
-    if steady is not None and steady < QUEUE_SHARE:
-        return
-    if _is_for_want_of_room(records, share(queued, mean), ledger.waiting_max):
-        yield (
-            f"requests waited {spoken_ms(queued)} of their {spoken_ms(mean)} in the server's queue"
-            f" (means), {whole(ledger.waiting_max)} of them at once"
-        )
 
-
-def _steady_share(records: Sequence[RequestRecord], queued: float) -> float | None:
-    """How much of the later answers' time the queue can be; None without any.
-
-    Prompts that come all at once are read one after the other on any host: what the first wave took longer than
-    later answers is no more than that.
-    """
+    # how much of the later answers' time the queue can be: prompts that come all at once are read one after the other on
+    # any host, and what the first wave took longer than later answers is no more than that
     wave = first_wave(records)
-    took = [
-        (record, record.e2e_ms) for record in records if record.ok and record.e2e_ms is not None
-    ]
-    later = [e2e_ms for record, e2e_ms in took if record not in wave]
-    if len(later) < LEAST_LATER:
-        return None
-    usual = middle(later) or 0.0
-    burst = sum(max(0.0, e2e_ms - usual) for record, e2e_ms in took if record in wave)
-    return share(max(0.0, queued * len(took) - burst), sum(later))
+    later = [s.e2e_ms for s in records if s.ok and s.e2e_ms is not None and s not in wave]
+    if len(later) >= LEAST_LATER:
+        usual = middle(later) or 0.0
+        first = [s.e2e_ms for s in wave if s.ok and s.e2e_ms is not None]
+        burst = sum(max(0.0, e2e_ms - usual) for e2e_ms in first)
+        if share(max(0.0, queued * len(waits) - burst), sum(later)) < QUEUE_SHARE:
+            return
 
-
-def _is_for_want_of_room(
-    records: Sequence[RequestRecord], waited: float, waiting_max: float
-) -> bool:
-    """Whether a queue is that of a full host, and not of one that stood still for a while.
-
-    A full host always has about as many waiting, and of a first wave it serves some at once and the others after
-    them. Where more wait than we ever sent at once, or in an open loop, the queue is not ours alone to reckon with.
-    """
+    # whether a queue is that of a full host, and not of one that stood still for a while: a full host always has about as
+    # many waiting, and of a first wave it serves some at once and the others after them. Where more wait than we ever sent
+    # at once, or in an open loop, the queue is not ours alone to reckon with
     widest = max(record.concurrency or 0 for record in records)
-    room = widest - waiting_max
-    wave = first_wave(records)
     if not widest and 2 * len(wave) > len(records):
-        return False  # most of a plan was sent before the first answer: that may be a cold start
-    if room <= 0:
-        return True
-    first = [record.e2e_ms for record in wave if record.ok and record.e2e_ms]
-    in_turns = not first or max(first) / min(first) >= STEADY * widest / room
-    # by Little's law so many of ours wait on average
-    return in_turns and waited * widest >= STEADY * waiting_max
+        return  # most of a plan was sent before the first answer: that may be a cold start
+    room = widest - ledger.waiting_max
+    if room > 0:
+        turns = [record.e2e_ms for record in wave if record.ok and record.e2e_ms]
+        if turns and max(turns) / min(turns) < STEADY * widest / room:
+            return
+        # by Little's law so many of ours wait on average
+        if share(queued, mean) * widest < STEADY * ledger.waiting_max:
+            return
+    yield (
+        f"requests waited {spoken_ms(queued)} of their {spoken_ms(mean)} in the server's queue"
+        f" (means), {whole(ledger.waiting_max)} of them at once"
+    )

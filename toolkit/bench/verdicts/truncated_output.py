@@ -5,10 +5,10 @@ among the answers, with the server's own counters, or with what other hosts say 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from toolkit.bench.counters import Account
-from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
+from toolkit.bench.evidence import middle, of, sentence, share, usage
 from toolkit.bench.verdicts.case import Case
 from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.units import counted, whole
@@ -39,21 +39,17 @@ def truncated_output(case: Case) -> Verdict | None:
     answers, ledger, account = case.generated, case.ledger, case.account
     contradictions = [
         *_from_answers(answers, ledger),
-        ("asked", _asked_for_less(answers, ledger)),
-        ("reasons", _other_reasons(answers, ledger, account)),
-        ("kept", _kept_back(answers, account)),
-        ("broken", _broken_off(answers, account)),
-        ("peers", _short_beside_peers(answers, case.peers)),
-        ("alike", _all_alike(answers)),
+        *_from_counters(answers, ledger, account),
+        *_from_peers(case),
+        *_all_alike(answers),
     ]
-    said = [(kind, clause) for kind, clause in contradictions if clause]
-    if not said:
+    if not contradictions:
         return None
-    sure = len({kind for kind, _ in said}) > 1
+    sure = len({kind for kind, _ in contradictions}) > 1
     return Verdict(
         code="truncated_output",
         confidence="high" if sure else "medium",
-        evidence=sentence(clause for _, clause in said),
+        evidence=sentence(clause for _, clause in contradictions),
     )
 
 
@@ -63,7 +59,7 @@ def why_unseen(case: Case) -> str | None:
     is_counted = case.ledger.asked_tokens is not None or case.ledger.finished_stop is not None
     if not _are_tiny(wanted, 1) or is_counted:
         return None
-    if len(_compared(case.generated, case.peers)) >= LEAST_SLOTS:
+    if len(_compared(case)) >= LEAST_SLOTS:
         return None
     return "answers of one token, and nobody to compare them with"
 
@@ -81,7 +77,18 @@ def _are_tiny(answers: Sequence[RequestRecord], tokens: int) -> bool:
 
 
 def _from_answers(answers: Sequence[RequestRecord], ledger: Ledger) -> Iterator[tuple[str, str]]:
-    under = [record for record in answers if _is_under(record, ledger)]
+    # fewer tokens than asked for, and not because the model's length was full; its last position is not always filled
+    limits = _limits(ledger)
+    under = [
+        record
+        for record in answers
+        if (said := usage(record)) is not None and said < record.max_tokens
+        if not limits
+        or (
+            record.prompt_tokens is not None
+            and all(record.prompt_tokens + said < limit - 1 for limit in limits)
+        )
+    ]
     unstoppable = [record for record in under if record.ignore_eos]
     by_length = [
         record for record in under if record.finish_reason == "length" and not record.ignore_eos
@@ -97,37 +104,23 @@ def _from_answers(answers: Sequence[RequestRecord], ledger: Ledger) -> Iterator[
         yield "answer", clause
 
 
-def _all_alike(answers: Sequence[RequestRecord]) -> str | None:
+def _all_alike(answers: Sequence[RequestRecord]) -> Iterator[tuple[str, str]]:
     """Unlike texts that all stop at the same number of tokens: a limit ends them, whatever they claim."""
     said = Counter(usage(record) for record in answers if record.finish_reason == "stop")
     length, times = said.most_common(1)[0] if said else (None, 0)
     if length is None or length < MANY_TOKENS or share(times, len(answers)) < NEARLY_ALL:
-        return None
+        return
     chars = {
         record.text_chars for record in answers if usage(record) == length and record.text_chars
     }
-    if len(chars) < LEAST_LENGTHS:
-        return None
-    return f"{of(times, len(answers), 'answers')} stop at exactly {whole(length)} tokens, though their texts differ"
+    if len(chars) >= LEAST_LENGTHS:
+        stops = of(times, len(answers), "answers")
+        yield "alike", f"{stops} stop at exactly {whole(length)} tokens, though their texts differ"
 
 
 def _early(answers: Sequence[RequestRecord]) -> str:
     said, asked = middle(map(usage, answers)), middle(record.max_tokens for record in answers)
     return f"after {whole(said or 0)} of {whole(asked or 0)} tokens"
-
-
-def _is_under(record: RequestRecord, ledger: Ledger) -> bool:
-    """Whether an answer holds fewer tokens than asked for, and not because the model's length was full."""
-    said = usage(record)
-    if said is None or said >= record.max_tokens:
-        return False
-    limits = _limits(ledger)
-    if not limits:
-        return True
-    # the last position is not always filled
-    return record.prompt_tokens is not None and all(
-        record.prompt_tokens + said < limit - 1 for limit in limits
-    )
 
 
 def _limits(ledger: Ledger) -> set[int]:
@@ -138,136 +131,104 @@ def _limits(ledger: Ledger) -> set[int]:
 # --- what the server's counters say against the answers ------------------------------------------------
 
 
-def _asked_for_less(answers: Sequence[RequestRecord], ledger: Ledger) -> str | None:
-    """The engine was asked for fewer tokens than we asked the front for, and answers reached that limit.
-
-    Others' requests only add to the sum, so a sum below ours is no accident.
-    """
-    asked, requests = ledger.asked_tokens, ledger.asked_requests
-    if asked is None or not requests or not answers or requests < len(answers):
-        return None
-    # what we asked for, lowered as vLLM does to what the prompt leaves of the model's length
-    room, ours = min(_limits(ledger), default=None), 0
-    for record in answers:
-        left = None if room is None or record.prompt_tokens is None else room - record.prompt_tokens
-        ours += record.max_tokens if left is None else max(0, min(record.max_tokens, left))
-    mean = asked / requests
-    at_limit = [record for record in answers if (record.output_tokens or 0) >= ASKED_LESS * mean]
-    # others' larger requests lift the mean, but not one token to it
-    reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
-    if asked >= ASKED_LESS * ours or not reached:
-        return None
-    return (
-        f"the engine was asked for {whole(mean)} of the {whole(ours / len(answers))} tokens"
-        " a request that we asked for (means)"
-    )
-
-
-def _other_reasons(
+def _from_counters(
     answers: Sequence[RequestRecord], ledger: Ledger, account: Account
-) -> str | None:
-    """The server ended requests by `length` whose answers claim that the model stopped."""
-    stopped, limited = ledger.finished_stop, ledger.finished_length
-    if stopped is None or limited is None:
-        return None
-    ours = len(answers) <= (account.requests or 0) <= len(answers) + account.broken
-    if not ours and not _are_tiny(answers, 2):
-        return None  # somebody else's requests ended by `length`, while answers of ours were not counted
-    claims = Counter(record.finish_reason for record in answers)
-    short_of_stops = claims["stop"] - stopped
-    # a broken request may have ended by `length` unseen
-    too_many_limited = limited - claims["length"] - account.broken
-    lied = min(short_of_stops, too_many_limited)
-    if lied < LEAST_ANSWERS or share(lied, len(answers)) < LEAST_SHARE:
-        return None
-    return (
-        f"{of(lied, claims['stop'], 'answers')} say `stop` where the server counted `length`:"
-        " it was the limit that ended them"
-    )
+) -> Iterator[tuple[str, str]]:
+    # the engine was asked for fewer tokens than we asked the front for, and answers reached that limit; others' requests
+    # only add to the sum, so a sum below ours is no accident
+    asked, requests = ledger.asked_tokens, ledger.asked_requests
+    if asked is not None and requests and answers and requests >= len(answers):
+        # what we asked for, lowered as vLLM does to what the prompt leaves of the model's length
+        room, ours = min(_limits(ledger), default=None), 0
+        for record in answers:
+            left = None
+            if room is not None and record.prompt_tokens is not None:
+                left = room - record.prompt_tokens
+            ours += record.max_tokens if left is None else max(0, min(record.max_tokens, left))
+        mean = asked / requests
+        # others' larger requests lift the mean, but not one token to it
+        at_limit = [each for each in answers if (each.output_tokens or 0) >= ASKED_LESS * mean]
+        reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
+        if asked < ASKED_LESS * ours and reached:
+            clause = (
+                f"the engine was asked for {whole(mean)} of the {whole(ours / len(answers))} tokens"
+                " a request that we asked for (means)"
+            )
+            yield "asked", clause
 
+    # the server ended requests by `length` whose answers claim that the model stopped; where it counted others' requests,
+    # too, those may have ended by `length`, while answers of ours were not counted
+    stopped, limited, ended = ledger.finished_stop, ledger.finished_length, account.requests
+    is_ours = len(answers) <= (ended or 0) <= len(answers) + account.broken
+    if stopped is not None and limited is not None and (is_ours or _are_tiny(answers, 2)):
+        claims = Counter(record.finish_reason for record in answers)
+        # a broken request may have ended by `length` unseen
+        lied = min(claims["stop"] - stopped, limited - claims["length"] - account.broken)
+        if lied >= LEAST_ANSWERS and share(lied, len(answers)) >= LEAST_SHARE:
+            clause = (
+                f"{of(lied, claims['stop'], 'answers')} say `stop` where the server counted `length`:"
+                " it was the limit that ended them"
+            )
+            yield "reasons", clause
 
-def _kept_back(answers: Sequence[RequestRecord], account: Account) -> str | None:
-    """The engine wrote whole answers of which the front passed on next to nothing."""
     made = account.generation_tokens
-    if made is None or account.requests != account.answers or account.broken:
-        return None
-    if made < KEPT_BACK * account.tokens or not _are_tiny(answers, 2):
-        return None
-    return (
-        f"the server made {whole(made)} tokens for as many requests as we sent,"
-        f" and the answers hold {whole(account.tokens)}"
-    )
-
-
-def _broken_off(answers: Sequence[RequestRecord], account: Account) -> str | None:
-    """The engine made the tokens, but was told to stop before it finished: vLLM counts no such request."""
-    made, ended = account.generation_tokens, account.requests
-    if made is None or ended is None or made < account.tokens_most:
-        return None
+    if made is None or ended is None:
+        return
+    # the engine wrote whole answers of which the front passed on next to nothing
+    is_whole = ended == account.answers and not account.broken
+    if is_whole and made >= KEPT_BACK * account.tokens and _are_tiny(answers, 2):
+        clause = (
+            f"the server made {whole(made)} tokens for as many requests as we sent,"
+            f" and the answers hold {whole(account.tokens)}"
+        )
+        yield "kept", clause
+    # the engine made the tokens, but was told to stop before it finished: vLLM counts no such request
     unfinished = len(answers) - ended
-    if unfinished < LEAST_ANSWERS or share(unfinished, len(answers)) < LEAST_SHARE:
-        return None
-    return (
-        f"{of(unfinished, len(answers), 'answers')} claim to be complete where the server finished no request,"
-        " though it made all their tokens"
-    )
+    are_enough = unfinished >= LEAST_ANSWERS and share(unfinished, len(answers)) >= LEAST_SHARE
+    if made >= account.tokens_most and are_enough:
+        clause = (
+            f"{of(unfinished, len(answers), 'answers')} claim to be complete where the server"
+            " finished no request, though it made all their tokens"
+        )
+        yield "broken", clause
 
 
 # --- what peers say to the same prompts ------------------------------------------------------------------
 
 
-def _short_beside_peers(
-    answers: Sequence[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
-) -> str | None:
-    compared = _compared(answers, peers)
-    short = [(mine, theirs) for mine, theirs in compared if _is_short_beside(mine, theirs)]
+def _from_peers(case: Case) -> Iterator[tuple[str, str]]:
+    compared = _compared(case)
+    short = []
+    for record, those in compared:
+        # one token is too short beside anybody; else by the text that was delivered, or by what was claimed
+        said, chars = record.output_tokens or 0, middle(each.text_chars for each in those)
+        is_short = said <= TENTH * (middle(each.output_tokens for each in those) or 0)
+        if record.text_chars is not None and chars:
+            is_short = record.text_chars <= TENTH * chars
+        if said <= 1 or is_short:
+            short.append((record, those))
     if len(compared) < LEAST_SLOTS or share(len(short), len(compared)) < NEARLY_ALL:
-        return None
+        return
     mine = middle(record.output_tokens for record, _ in short)
     theirs = middle(middle(record.output_tokens for record in those) for _, those in short)
-    return (
+    clause = (
         f"{of(len(short), len(compared), 'answers')} hold {counted(round(mine or 0), 'token')} (median)"
         f" where other hosts say {whole(theirs or 0)} to the same prompts"
     )
+    yield "peers", clause
 
 
-def _compared(
-    answers: Iterable[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
-) -> list[tuple[RequestRecord, list[RequestRecord]]]:
+def _compared(case: Case) -> list[tuple[RequestRecord, list[RequestRecord]]]:
     """Our answers beside those of peers to the same prompts, where these call for long ones."""
-    theirs: dict[tuple[int, str], list[RequestRecord]] = {}
-    for records in peers.values():
-        for record in records:
-            if record.ok and record.kind in NOT_TWINS and record.output_tokens is not None:
-                theirs.setdefault((record.slot, record.prompt), []).append(record)
-    return [
-        (record, those)
-        for record in answers
-        if record.kind in NOT_TWINS
-        and record.output_tokens is not None
-        and (those := theirs.get((record.slot, record.prompt)))
-        and _calls_for_more(those)
-    ]
-
-
-def _calls_for_more(those: Sequence[RequestRecord]) -> bool:
-    """Whether most peers say much, or were stopped only by the limit."""
-    going_on = [
-        record
-        for record in those
-        if (record.output_tokens or 0) >= LONG_TOKENS
-        or (record.finish_reason == "length" and (record.output_tokens or 0) >= MANY_TOKENS)
-    ]
-    return 2 * len(going_on) > len(those)
-
-
-def _is_short_beside(mine: RequestRecord, theirs: Sequence[RequestRecord]) -> bool:
-    """By the text that was delivered, else by what was claimed; one token is too short beside anybody."""
-    said = mine.output_tokens or 0
-    if said <= 1:
-        return True
-    chars = middle(record.text_chars for record in theirs)
-    if mine.text_chars is not None and chars:
-        return mine.text_chars <= TENTH * chars
-    tokens = middle(record.output_tokens for record in theirs)
-    return said <= TENTH * (tokens or 0)
+    found = []
+    for record, theirs in case.beside_peers:
+        those = [each for each in theirs if each.output_tokens is not None]
+        # most peers say much, or were stopped only by the limit
+        going_on = sum(
+            (each.output_tokens or 0)
+            >= (MANY_TOKENS if each.finish_reason == "length" else LONG_TOKENS)
+            for each in those
+        )
+        if record.output_tokens is not None and 2 * going_on > len(those):
+            found.append((record, those))
+    return found

@@ -6,9 +6,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolkit.bench.health import Fitness
-from toolkit.bench.levels import LevelFigures
 from toolkit.bench.results import Result
-from toolkit.bench.summary import HostSummary
+from toolkit.bench.summary import HostSummary, LevelFigures
 from toolkit.records import MOST_ERRORS
 from toolkit.report.tables import Column, notes, table_of
 from toolkit.units import DASH, latency, per_second, percent, whole

@@ -14,6 +14,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -21,7 +22,7 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, Levels, database_option, tls_options
+from toolkit.cli.options import DURATION, LEVELS, database_option, tls_options
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ MOST_REQUESTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""
 
 
-@click.command("bench", short_help="Time every host fairly, and say why it is fast.")
+@click.command("bench", cls=Command, short_help="Time every host fairly, and say why it is fast.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--requests",
@@ -59,24 +60,24 @@ MOST_REQUESTS = 1_000_000
     type=float,
     help="Requests a second and host, whatever answers take.",
 )
-@click.option(
+@advanced(
     "--arrival",
     type=click.Choice(["poisson", "constant"]),
     help="How --rate spaces them.  [default: poisson]",
 )
 @click.option(
     "--sweep-concurrency",
-    type=Levels(),
+    type=LEVELS,
     default=(),
     metavar="1,2,4,...",
     help="Run each of these concurrencies; ends with a table, a picture, and the best one.",
 )
-@click.option("--sequential", is_flag=True, help="One host after the other, not all at once.")
-@click.option("--stream/--no-stream", default=None, help="Stream all answers, or none.")
-@click.option("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
-@click.option("--max-tokens", type=int, help=f"Per answer.  [default: profile, else {MAX_TOKENS}]")
-@click.option("--temperature", type=float, help="Sent only when given.")
-@click.option("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
+@advanced("--sequential", is_flag=True, help="One host after the other, not all at once.")
+@advanced("--stream/--no-stream", default=None, help="Stream all answers, or none.")
+@advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
+@advanced("--max-tokens", type=int, help=f"Per answer.  [default: profile, else {MAX_TOKENS}]")
+@advanced("--temperature", type=float, help="Sent only when given.")
+@advanced("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
 @click.option(
     "--profile",
     default="bench",
@@ -85,53 +86,51 @@ MOST_REQUESTS = 1_000_000
     shell_complete=suggestions.profile,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).",
 )
-@click.option("--unique", is_flag=True, help="No prompt twice.")
-@click.option(
+@advanced("--unique", is_flag=True, help="No prompt twice.")
+@advanced(
     "--repeat",
     is_flag=True,
     help="Prompts as they are, again and again. With --unique, or with neither: unique ones, and "
     "a quarter exact twins of earlier ones.",
 )
-@click.option(
+@advanced(
     "--nonce",
     type=click.Choice(["front", "end"]),
     help="Where unique prompts carry their mark: `end` lets prefix caches work.  [default: front]",
 )
-@click.option(
+@advanced(
     "--warmup",
     type=click.IntRange(max=MOST_REQUESTS),
     default=0,
     show_default=True,
     help="Requests before, with other prompts, uncounted.",
 )
-@click.option("--goodput", metavar="ttft:500ms,tpot:50ms,e2e:10s", help="What a good answer keeps.")
-@click.option(
+@advanced("--goodput", metavar="ttft:500ms,tpot:50ms,e2e:10s", help="What a good answer keeps.")
+@advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@click.option(
-    "--timeout", type=DURATION, default="120s", show_default=True, help="For one request."
-)
-@click.option(
+@advanced("--timeout", type=DURATION, default="120s", show_default=True, help="For one request.")
+@advanced(
     "--most-under-way",
     type=int,
     help="With --rate: further requests to that host wait, and their latency counts it.  "
     f"[default: {MOST_UNDER_WAY:,}]",
 )
-@click.option(
+@advanced(
     "--seed",
     type=int,
     default=0,
     show_default=True,
     help="For the order of prompts, streams and arrivals.",
 )
-@click.option(
+@advanced(
     "--chart",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where a sweep's picture goes, a PNG.  [default: sweep-RUN.png beside the database]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @database_option
-@click.option("--no-store", is_flag=True, help="Keep nothing.")
+@advanced("--no-store", is_flag=True, help="Keep nothing.")
 @tls_options
 def command(
     *,
@@ -172,6 +171,8 @@ def command(
     \b
       toolkit bench hosts.txt          16 requests, 8 at once, each host
       toolkit bench hosts.txt --duration 60s --concurrency 32 --warmup 64
+    \f
+    \b
       toolkit bench hosts.txt --rate 4 --duration 2m
           4 a second, whatever answers take
       toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
@@ -215,10 +216,10 @@ def command(
             raise click.UsageError(message)
 
     from toolkit.bench.client import HostClient
-    from toolkit.bench.goodput import read_limits
     from toolkit.bench.plan import BenchPlan, check_plan
     from toolkit.bench.results import results
     from toolkit.bench.runner import Bench
+    from toolkit.bench.summary import read_limits
     from toolkit.cli.bench.progress import BenchProgress
     from toolkit.cli.catalog import profile_from
     from toolkit.store import Store

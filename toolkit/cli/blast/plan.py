@@ -17,8 +17,7 @@ from typing import Any
 
 import click
 
-from toolkit.blast import phases
-from toolkit.blast.rounding import users_for
+from toolkit.blast.pacing import users_for
 from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
 from toolkit.cli.blast.load import locustfile
 from toolkit.cli.blast.verb import CANARY_PERCENT, DURATION_S, PROFILE, TIMEOUT_S, USERS
@@ -112,8 +111,8 @@ def plan_of(
                 raise click.UsageError(
                     f"the phases of `{found.name}` say how many users there are and how long; leave {option} out"
                 )
-        all_users = phases.most_users(found.phases) * len(hosts)
-        duration_s = phases.length_s(found.phases)
+        all_users = max(max(one.users_from, one.users_to) for one in found.phases) * len(hosts)
+        duration_s = math.fsum(one.length_s for one in found.phases)
     else:
         all_users, rounded = users_for(first(users, told.get("users"), USERS), len(hosts))
         notes += [rounded] if rounded else []

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from toolkit.blast.pacing import MOST_RATE, MOST_TIMEOUT_S
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from toolkit.cli.blast.plan import BlastPlan
     from toolkit.cli.blast.progress import StoredBlast
     from toolkit.records import Host, LoaderSecond
     from toolkit.store import Store
@@ -53,7 +52,7 @@ KNOWN_RUNS = 5
 """So many of the newest are named after one that is not known."""
 
 
-@click.command("blast", short_help="Load every host at once, and watch who leads.")
+@click.command("blast", cls=Command, short_help="Load every host at once, and watch who leads.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
 @click.option(
@@ -62,7 +61,7 @@ KNOWN_RUNS = 5
     help="All together, each with one request under way; rounded up to a multiple of the hosts.  "
     f"[default: {USERS}]",
 )
-@click.option(
+@advanced(
     "--spawn-rate",
     type=click.FloatRange(min=0, min_open=True),
     help="Users started a second, all hosts together.  [default: all at once, up to 100]",
@@ -79,27 +78,25 @@ KNOWN_RUNS = 5
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  "
     f"[default: {PROFILE}]",
 )
-@click.option("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]"
-)
-@click.option(
+@advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
+@advanced("--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]")
+@advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@click.option(
+@advanced(
     "--canaries",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
     help="Unique prompts and their exact twins, which show who answers from memory; never ranked, "
     f"0 for none.  [default: {CANARY_PERCENT:g}]",
 )
-@click.option("--timeout", type=DURATION, help=f"For one whole answer.  [default: {TIMEOUT_S:g}s]")
-@click.option(
+@advanced("--timeout", type=DURATION, help=f"For one whole answer.  [default: {TIMEOUT_S:g}s]")
+@advanced(
     "--processes",
     type=click.IntRange(1, 256),
     help="Processes that make the load, at most a core each.  [default: 1]",
 )
-@click.option(
+@advanced(
     "--window",
     type=DURATION,
     default=f"{WINDOW_S / 60:g}m",
@@ -113,15 +110,15 @@ KNOWN_RUNS = 5
     help="Go on with a run; what is not said of its load is as it was.",
 )
 @click.option("--dry-run", is_flag=True, help="Show who would be sent what; send nothing.")
-@click.option("--no-scout", is_flag=True, help="Let scout not look at the hosts beside the load.")
-@click.option(
+@advanced("--no-scout", is_flag=True, help="Let scout not look at the hosts beside the load.")
+@advanced(
     "--scout-every",
     type=DURATION,
     default=f"{SCOUT_EVERY_S:g}s",
     show_default=True,
     help="How often it looks at each host.",
 )
-@click.option(
+@advanced(
     "--non-neutral",
     is_flag=True,
     help="Run although a host is on this machine; the run is marked as such.",
@@ -153,7 +150,8 @@ def command(
     \b
       toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
       toolkit blast hosts.txt --duration 2h --users 32
-          users are shared out evenly
+    \f
+    \b
       toolkit blast hosts.txt --rate 4 --duration 10m
           4 requests a second to each host
       toolkit blast hosts.txt --profile bench --mix 100
@@ -184,8 +182,7 @@ def command(
     import os
     import secrets
 
-    from toolkit.blast import checks
-    from toolkit.blast.neutrality import neighbours, sentence
+    from toolkit.blast import machine
     from toolkit.cli.blast.load import LoadProcess, drive, environment, locustfile
     from toolkit.cli.blast.plan import command_line, hosts_file, plan_of, refuse_other_hosts
     from toolkit.cli.blast.progress import BlastProgress, StoredBlast
@@ -193,8 +190,8 @@ def command(
     from toolkit.units import counted, stopwatch
 
     found = hosts_from(hosts)
-    here = neighbours(checks.targets(found, ask_resolver=not dry_run), checks.own_names())
-    not_neutral = sentence(here) if here else None
+    here = machine.local_hosts(found, ask_resolver=not dry_run)
+    not_neutral = machine.sentence(here) if here else None
     if dry_run:
         from toolkit.cli.blast.dry import show
 
@@ -233,7 +230,17 @@ def command(
             under_load_s = len({second.at_s for _, second in store.loader_seconds(resume)})
         plan = plan_of(found, resumed=resumed, under_load_s=under_load_s, **load)
         newest = store.runs(limit=1)
-        _check_machine(plan, database, newest[0].started_at if newest else None)
+        for lack in machine.lacks(
+            hosts=len(found),
+            users=plan.users,
+            processes=plan.processes,
+            duration_s=plan.duration_s,
+            database=database,
+            newest_s=newest[0].started_at if newest else None,
+        ):
+            if lack.stops:
+                raise ToolkitError(lack.text, lack.fix)
+            click.echo(f"Warning: {lack.text}. {lack.fix}", err=True)
         for note in plan.notes:
             click.echo(note, err=True)
 
@@ -305,25 +312,6 @@ def command(
             as_json=as_json,
         )
     sys.exit(exit_code)
-
-
-def _check_machine(plan: "BlastPlan", database: Path, newest_s: float | None) -> None:
-    """Compare what the blast needs with what this machine has. Raises ToolkitError for what cannot work."""
-    from toolkit.blast import checks, limits
-
-    concerns = limits.known(
-        limits.open_files(checks.open_files_limit(), users=plan.users, processes=plan.processes),
-        limits.ports(checks.ports_for_one_host(), users_per_host=plan.users_per_host),
-        limits.disk(
-            checks.free_bytes(database),
-            expected_bytes=limits.growth_bytes(hosts=len(plan.hosts), duration_s=plan.duration_s),
-        ),
-        limits.clock(time.time(), newest_s=newest_s),
-    )
-    for concern in concerns:
-        if concern.stops:
-            raise ToolkitError(concern.text, concern.fix)
-        click.echo(f"Warning: {concern.text}. {concern.fix}", err=True)
 
 
 async def _scout(

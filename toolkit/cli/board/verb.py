@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from toolkit.board.standings import RANK_BY, Board, RankBy
+from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Group, advanced
 from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
@@ -29,27 +30,30 @@ BUSY_S = 1.0
 """How long a look of --watch waits for a database that is busy."""
 CSV_COLUMNS = (
     "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"
-    " hit_share hit_share_inferred tied rank_change rank_change_5m tainted_s left_out window_s at"
+    " hit_share hit_share_inferred tied rank_change rank_change_5m tainted_s left_out window_s at verdicts"
 ).split()
 
 EXAMPLES = """
 Rank the hosts of a blast over a rolling window, from what `toolkit blast` stores: the newest one,
 as it stands now or stood at any moment. Tied hosts share a rank; verdicts say what explains the
-figures; --honest leaves out who cuts answers short, claims tokens, lets another engine answer, or was
-not judged.
+figures.
 
 \b
   toolkit board
   toolkit board --watch --rank-by p95
   toolkit board --at 14:32 --window 5m --honest
+\f
+\b
   toolkit board --json | jq .name
   toolkit board --serve   the leaderboard as a page, until Ctrl-C
   toolkit board freeze
       the public board stops here, for whoever may not see the database
   toolkit board reveal    and shows everything again
+
+--honest leaves out who cuts answers short, claims tokens, lets another engine answer, or was not judged.
 """
 
-run_option = click.option(
+run_option = advanced(
     "--run",
     "run_id",
     metavar="RUN",
@@ -60,15 +64,14 @@ run_option = click.option(
 
 @click.group(
     "board",
+    cls=Group,
     help=EXAMPLES,
     short_help="Who leads a blast, over a rolling window.",
     invoke_without_command=True,
 )
 @click.option("--watch", is_flag=True, help="Draw it anew every 2 s.")
-@click.option("--count", type=click.IntRange(min=1), help="End --watch after so many drawings.")
-@click.option(
-    "--at", type=MOMENT, help='As it stood then: `14:32`, `"5m ago"`, `2026-11-21T14:32`.'
-)
+@advanced("--count", type=click.IntRange(min=1), help="End --watch after so many drawings.")
+@click.option("--at", type=MOMENT, help='As it stood then: `14:32`, `"5m ago"`.')
 @click.option(
     "--window", type=DURATION, default="15m", show_default=True, help="How far it looks back."
 )
@@ -77,29 +80,29 @@ run_option = click.option(
     type=click.Choice(RANK_BY),
     default="rps",
     show_default=True,
-    help="What decides; the formula is printed.",
+    help="What decides.",
 )
-@click.option("--honest", is_flag=True, help="Leave out who tricks or was not judged, and say why.")
-@click.option(
+@click.option("--honest", is_flag=True, help="Leave out who tricks or was not judged.")
+@advanced(
     "--skip-limited",
     is_flag=True,
     help="Leave out seconds in which the load generator was the limit, for all hosts.",
 )
 @run_option
-@click.option("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
+@advanced("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
+@advanced("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
 @click.option(
     "--serve",
     is_flag=True,
-    help="Serve the leaderboard as a page until Ctrl-C, and print its link.",
+    help="Serve the leaderboard as a page.",
 )
-@click.option(
+@advanced(
     "--port",
     type=click.IntRange(1, 65535),
     help="With --serve.  [default: 8501, or a free one]",
 )
-@click.option(
+@advanced(
     "--host", metavar="ADDRESS", help="With --serve: where viewers are taken.  [default: 127.0.0.1]"
 )
 @database_option
@@ -187,7 +190,7 @@ def command(
     if as_json:
         print_json_board(board)
     elif as_csv:
-        _print_csv(board)
+        click.echo(csv_of(board, CSV_COLUMNS), nl=False)
     else:
         from toolkit.cli.board.table import print_board
 
@@ -283,23 +286,6 @@ def print_json_board(board: Board) -> None:
     }
     for standing in (*board.standings, *board.left_out):
         print_json(asdict(standing) | about)
-
-
-def _print_csv(board: Board) -> None:
-    """A header and one line a host; unknown is empty, verdicts are codes."""
-    import csv
-    import io
-
-    from toolkit.safe_text import spreadsheet_cell
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CSV_COLUMNS, "verdicts"])
-    for standing in (*board.standings, *board.left_out):
-        codes = " ".join(verdict.code for verdict in standing.verdicts)
-        values = (*(getattr(standing, name) for name in CSV_COLUMNS), codes)
-        writer.writerow([spreadsheet_cell(value) for value in values])
-    click.echo(text.getvalue(), nl=False)
 
 
 def _watch(

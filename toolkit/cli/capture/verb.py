@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import DURATION, SIZE, database_option
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on
@@ -44,7 +45,9 @@ REMEMBERED = 65_536
 UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s 0`"
 
 
-@click.command("capture", short_help="Read what clients really send, live or from files.")
+@click.command(
+    "capture", cls=Command, short_help="Read what clients really send, live or from files."
+)
 @click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=suggestions.file)
 @click.option(
     "--port",
@@ -60,37 +63,37 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
     shell_complete=suggestions.interface,
     help="Interface, or `any` or `lo`.  [default: any]",
 )
-@click.option(
+@advanced(
     "--engine",
     type=click.Choice(["scapy", "ring", "tcpdump"]),
     help="How packets are taken from the kernel; `ring` is scapy by its old name.  [default: scapy]",
 )
-@click.option("--buffer", type=SIZE, help="Kernel memory for packets that wait.  [default: 64MiB]")
+@advanced("--buffer", type=SIZE, help="Kernel memory for packets that wait.  [default: 64MiB]")
 @click.option(
     "--full",
     is_flag=True,
     help="Follow the answers, too: status, TTFT, latency, tokens, finish reason, in flight.",
 )
 @click.option("--duration", type=DURATION, help="End after so long.  [default: Ctrl-C ends it]")
-@click.option("--follow", is_flag=True, help="Go on with what is appended to FILE.")
-@click.option("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
+@advanced("--follow", is_flag=True, help="Go on with what is appended to FILE.")
+@advanced("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a request, and one of all."
 )
-@click.option("--bodies", is_flag=True, help="With --json: print each body in full.")
-@click.option(
+@advanced("--bodies", is_flag=True, help="With --json: print each body in full.")
+@advanced(
     "--jsonl",
     metavar="FILE",
     shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append one JSON object a request to this file.",
 )
-@click.option("--rotate", type=SIZE, help="Move FILE to FILE.1 at this size.  [default: 100MB]")
-@click.option("--keep", type=click.IntRange(0), help="Old files kept.  [default: 9]")
+@advanced("--rotate", type=SIZE, help="Move FILE to FILE.1 at this size.  [default: 100MB]")
+@advanced("--keep", type=click.IntRange(0), help="Old files kept.  [default: 9]")
 @click.option("--store-prompts", is_flag=True, help="Keep prompts' text, not only its hash.")
-@click.option("--show-clients", is_flag=True, help="Keep clients' addresses, not only a hash.")
+@advanced("--show-clients", is_flag=True, help="Keep clients' addresses, not only a hash.")
 @database_option
-@click.option("--no-store", is_flag=True, help="Keep nothing in the database.")
+@advanced("--no-store", is_flag=True, help="Keep nothing in the database.")
 def command(
     *,
     files: tuple[str, ...],
@@ -122,6 +125,8 @@ def command(
       toolkit capture --iface eth0 --port 8000 --port 8001 --duration 10m --full
       toolkit capture monday.pcap tuesday.pcap.gz   no rights needed
       ssh gpu1 sudo tcpdump -i any -s 0 -U -w - tcp port 8000 | toolkit capture -
+    \f
+    \b
       toolkit capture monday.pcap --json --bodies   one object a request
       toolkit workload
           what follows from what was captured
@@ -129,24 +134,25 @@ def command(
     is_live = not files
     ends_by_itself = not (is_live or follow or "-" in files)
     # two words that cannot both be meant: one of them would be passed over in silence
-    if not is_live and iface is not None:
-        raise click.UsageError("--iface is where packets are taken from; a FILE has its own")
-    if not is_live and engine is not None:
-        raise click.UsageError("--engine takes packets from an interface")
-    if not is_live and buffer is not None:
-        raise click.UsageError("--buffer is for packets from an interface")
-    if files.count("-") > 1:
-        raise click.UsageError("`-` stands twice; there is one standard input")
-    if follow and (len(files) != 1 or "-" in files):
-        raise click.UsageError("--follow goes with one FILE that grows")
-    if duration is not None and ends_by_itself:
-        raise click.UsageError("--duration ends what has no end; a FILE has one")
-    if bodies and not as_json:
-        raise click.UsageError("--bodies goes with --json")
-    if rotate is not None and jsonl is None:
-        raise click.UsageError("--rotate goes with --jsonl")
-    if keep is not None and jsonl is None:
-        raise click.UsageError("--keep goes with --jsonl")
+    for is_wrong, why in (
+        (
+            not is_live and iface is not None,
+            "--iface is where packets are taken from; a FILE has its own",
+        ),
+        (not is_live and engine, "--engine takes packets from an interface"),
+        (not is_live and buffer is not None, "--buffer is for packets from an interface"),
+        (files.count("-") > 1, "`-` stands twice; there is one standard input"),
+        (follow and (len(files) != 1 or "-" in files), "--follow goes with one FILE that grows"),
+        (
+            duration is not None and ends_by_itself,
+            "--duration ends what has no end; a FILE has one",
+        ),
+        (bodies and not as_json, "--bodies goes with --json"),
+        (rotate is not None and jsonl is None, "--rotate goes with --jsonl"),
+        (keep is not None and jsonl is None, "--keep goes with --jsonl"),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
     # say before the first file is read that the third one is not there
     for name in files:
         if name == "-":
@@ -175,7 +181,6 @@ def command(
 
     from toolkit.capture.bodies import Bodies
     from toolkit.capture.drive import (
-        CaptureFilter,
         FrameReader,
         Intake,
         Queue,
@@ -186,7 +191,7 @@ def command(
     from toolkit.capture.files import Replayed
     from toolkit.capture.jsonl import RotatedFile
     from toolkit.capture.live import DEFAULT_BUFFER_BYTES, open_live
-    from toolkit.capture.records import Losses
+    from toolkit.capture.records import CaptureFilter, Losses
     from toolkit.capture.summary import (
         RequestCounter,
         advice,
@@ -304,8 +309,8 @@ def command(
 
             try:
                 if live is None:
-                    replayed = read_files(
-                        files, intake, losses, watch, follow=follow, stop=show_and_stop
+                    read_files(
+                        files, intake, losses, watch, replayed, follow=follow, stop=show_and_stop
                     )
                 else:
                     reader = FrameReader(live, queue, losses, watch)

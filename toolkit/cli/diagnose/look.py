@@ -14,9 +14,8 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.hosts import is_loopback
 from toolkit.records import Host
 from toolkit.scout.answers import Scrape
-from toolkit.scout.evidence import examine
 from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
-from toolkit.scout.sighting import sight
+from toolkit.scout.sighting import examine, sight
 from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged, sample_of_page
 
 EVERY_S = 1.0

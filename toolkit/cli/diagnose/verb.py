@@ -13,6 +13,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, hosts_from, tls_for
 from toolkit.cli.options import DURATION, database_option, tls_options
 from toolkit.cli.output import print_json
@@ -28,7 +29,9 @@ RUN = re.compile(r"[0-9a-f]{12}(:.+)?")
 WIDTH = 100
 
 
-@click.command("diagnose", short_help="Which bottleneck it is, and which lever to turn.")
+@click.command(
+    "diagnose", cls=Command, short_help="Which bottleneck it is, and which lever to turn."
+)
 @click.argument("target", metavar="TARGET", shell_complete=suggestions.file)
 @click.option(
     "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
@@ -56,7 +59,7 @@ WIDTH = 100
     shell_complete=suggestions.gpu,
     help="And on which GPU: how much of it weights take.",
 )
-@click.option(
+@advanced(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
@@ -84,6 +87,8 @@ def command(
       toolkit diagnose 10.0.0.4:8000        look for ten seconds
       toolkit diagnose hosts.txt --interval 30s
       toolkit diagnose 3f9c2a7b1d04:alice   what a blast's seconds say
+    \f
+    \b
       toolkit diagnose 10.0.0.4:8000 --capture newest
           and what clients send, from a capture
       toolkit diagnose 10.0.0.4:8000 --log vllm.log

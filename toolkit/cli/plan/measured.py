@@ -36,9 +36,8 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
     import asyncio
 
     from toolkit.metrics.names import GATEWAYS
-    from toolkit.scout.evidence import examine
     from toolkit.scout.look import QuietMoments, Scout
-    from toolkit.scout.sighting import sight
+    from toolkit.scout.sighting import examine, sight
 
     allow_open_files()
     host = one_host(url)

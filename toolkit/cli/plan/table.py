@@ -12,11 +12,9 @@ from toolkit.plan.advice import tokens_words
 from toolkit.plan.capacity import BUSY, SPARE, Chain, Cost, Headroom, busy_with
 from toolkit.plan.catalog import gpu_of, table
 from toolkit.plan.checkup import Checkup, Deviation
-from toolkit.plan.engine import PLAIN
-from toolkit.plan.memory import GRAPHS_COUNT_FROM
+from toolkit.plan.engine import GRAPHS_COUNT_FROM, PLAIN, PlanQuestion
 from toolkit.plan.model_config import shape_of
-from toolkit.plan.planner import PlanQuestion, best, gains, per_request, per_token
-from toolkit.plan.result import Plan
+from toolkit.plan.planner import Plan, best, gains, per_request, per_token
 from toolkit.plan.weights import parameters
 from toolkit.report.tables import Column, screen
 from toolkit.units import DASH, GIB, UNKNOWN, digits, share

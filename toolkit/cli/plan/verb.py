@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.options import DURATION, SIZE, Price, database_option, tls_options
+from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.options import DURATION, PRICE, SIZE, database_option, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.units import GIB, counted
 
 if TYPE_CHECKING:
-    from toolkit.plan.catalog import KnownModel
     from toolkit.plan.engine import EngineSettings
+    from toolkit.plan.model_files import KnownModel
     from toolkit.records import Sighting
 
 LARGEST = 1e9
@@ -39,7 +40,9 @@ TOKENS = click.FloatRange(min=1)
 AMOUNT = click.FloatRange(min=0, min_open=True)
 
 
-@click.command("plan", short_help="What fits into a GPU, how many requests, which flags.")
+@click.command(
+    "plan", cls=Command, short_help="What fits into a GPU, how many requests, which flags."
+)
 @click.argument("model", required=False, shell_complete=suggestions.model)
 @click.option(
     "--gpu",
@@ -47,7 +50,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     shell_complete=suggestions.gpu,
     help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.",
 )
-@click.option(
+@advanced(
     "-tp",
     "--tensor-parallel-size",
     "tensor_parallel",
@@ -56,7 +59,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     show_default=True,
     help="GPUs that share each layer.",
 )
-@click.option(
+@advanced(
     "-pp",
     "--pipeline-parallel-size",
     "pipeline_parallel",
@@ -72,7 +75,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     multiple=True,
     help="Only this one; may be repeated.  [default: side by side]",
 )
-@click.option(
+@advanced(
     "--kv-cache-dtype",
     default="auto",
     show_default=True,
@@ -80,13 +83,13 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     shell_complete=suggestions.cache_dtype,
     help="E.g. `fp8`.",
 )
-@click.option(
+@advanced(
     "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
 )
-@click.option("--tokens", type=TOKENS, help="Prompt and answer of a usual request.")
-@click.option("--prompt-tokens", type=TOKENS, help="Of a usual prompt.")
-@click.option("--output-tokens", type=TOKENS, help="Of a usual answer.")
-@click.option("--longest", type=COUNT, help="Prompt and answer of the longest request.")
+@advanced("--tokens", type=TOKENS, help="Prompt and answer of a usual request.")
+@click.option("--prompt-tokens", metavar="N", type=TOKENS, help="Of a usual prompt.")
+@click.option("--output-tokens", metavar="N", type=TOKENS, help="Of a usual answer.")
+@advanced("--longest", type=COUNT, help="Prompt and answer of the longest request.")
 @click.option(
     "--workload",
     metavar="FILE",
@@ -100,61 +103,57 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     multiple=True,
     help="Lengths of this capture, or lengths and times of this bench or blast; may be repeated.",
 )
-@click.option("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
-@click.option(
+@advanced("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
+@advanced(
     "--calls",
     type=DurationList(),
     default=(),
     metavar="TIMES",
     help="Of users that make several calls: `300ms,300ms,100ms`.",
 )
-@click.option("--idle", type=DURATION, help="Between the calls of one user, all together.")
-@click.option(
-    "--target-rps", type=AMOUNT, help="Requests a second that must be answered at the peak."
-)
+@advanced("--idle", type=DURATION, help="Between the calls of one user, all together.")
+@advanced("--target-rps", type=AMOUNT, help="Requests a second that must be answered at the peak.")
 @click.option("--gpu-hour", type=AMOUNT, metavar="PRICE", help="Of one GPU.")
-@click.option(
+@advanced(
     "--api-price",
-    type=Price(),
+    type=PRICE,
     metavar="PRICE",
     help="An API's for a million tokens: `0.15/0.60` for prompt/answer.",
 )
-@click.option(
+@advanced(
     "--host",
     metavar="URL|NAME",
     shell_complete=suggestions.host,
     help="Compare with this server: looked at once, or as scout last saw it.",
 )
-@click.option("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
-@click.option("--batch", type=COUNT, help="Requests at once, with --kv-only.")
-@click.option("--max-model-len", type=COUNT, help="As you set it.  [default: as recommended]")
-@click.option("--max-num-seqs", type=COUNT, help="As you set it.  [default: as recommended]")
-@click.option(
-    "--max-num-batched-tokens", type=COUNT, help="As you set it.  [default: as recommended]"
-)
-@click.option(
+@advanced("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
+@advanced("--batch", type=COUNT, help="Requests at once, with --kv-only.")
+@advanced("--max-model-len", type=COUNT, help="As you set it.  [default: as recommended]")
+@advanced("--max-num-seqs", type=COUNT, help="As you set it.  [default: as recommended]")
+@advanced("--max-num-batched-tokens", type=COUNT, help="As you set it.  [default: as recommended]")
+@advanced(
     "--gpu-memory-utilization",
     type=click.FloatRange(0.01, 1.0),
     help="As you set it.  [default: as recommended]",
 )
-@click.option("--block-size", type=COUNT, help="As you set it.  [default: as vLLM chooses]")
-@click.option(
+@advanced("--block-size", type=COUNT, help="As you set it.  [default: as vLLM chooses]")
+@advanced(
     "--prefix-caching/--no-prefix-caching",
     default=True,
     show_default=True,
     help="With it hybrids keep a second state of each request.",
 )
-@click.option(
+@advanced(
     "--spec-tokens",
     type=click.IntRange(0, 64),
     default=0,
     show_default=True,
     help="Speculated in a step.",
 )
-@click.option(
+@advanced(
     "--weights", type=SIZE, help="Of the model's own files, where they are not here to be measured."
 )
-@click.option(
+@advanced(
     "--overhead",
     type=SIZE,
     help="Of one GPU beside weights and KV cache, as measured.  [default: estimated]",
@@ -204,12 +203,14 @@ def command(
 ) -> None:
     """Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
     and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
-    config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
+    config.json or a folder with one.
 
     \b
       toolkit plan --list   models and GPUs of the catalog
       toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 \\
           --output-tokens 50
+    \f
+    \b
       toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb \\
           --workload -
       toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s \\
@@ -222,7 +223,7 @@ def command(
       toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 \\
           --host http://10.0.0.4:8000
 
-    What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
+    No GPU and no network are needed, and no model hub is ever asked. What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
     from what a server reports. Time and price are never guessed: tell them, or measure them first.
     """
     if names:
@@ -263,7 +264,7 @@ def command(
             raise click.UsageError(f"{option} takes a number up to {LARGEST:,.0f}")
 
     from toolkit.plan.catalog import gpu_of, model_of, served_model
-    from toolkit.plan.engine import NEWEST, EngineSettings, version_of
+    from toolkit.plan.engine import NEWEST, EngineSettings, PlanQuestion, version_of
 
     version = NEWEST if vllm is None else version_of(vllm)
     if version is None:
@@ -295,7 +296,6 @@ def command(
     )
     from toolkit.hosts import looks_like_url
     from toolkit.plan.capacity import (
-        Goal,
         Prices,
         RequestLengths,
         chain,
@@ -339,7 +339,7 @@ def command(
 
     from toolkit.cli.plan.table import PlanAnswer, print_plans
     from toolkit.plan.checkup import compared
-    from toolkit.plan.planner import PlanQuestion, side_by_side
+    from toolkit.plan.planner import side_by_side
     from toolkit.plan.weights import as_stored
 
     shape = known.shape
@@ -347,18 +347,15 @@ def command(
         # the files are in that one, whatever the catalog's config tells
         shape = replace(shape, quantization=as_stored(shape, quantization[0]))
     api_input, api_output = api_price or (None, None)
-    goal = Goal(
-        seconds_per_request=seconds_per_request or runs.seconds,
-        target_rps=target_rps,
-        prices=Prices(gpu_hour=gpu_hour, api_input=api_input, api_output=api_output),
-    )
+    prices = Prices(gpu_hour=gpu_hour, api_input=api_input, api_output=api_output)
     asked = PlanQuestion(
         shape=shape,
         gpu=gpu_of(gpu),
         on_disk=weights if weights is not None else known.on_disk,
         settings=settings,
         load=load,
-        goal=goal,
+        seconds_per_request=seconds_per_request or runs.seconds,
+        target_rps=target_rps,
     )
     answers = []
     for plan in side_by_side(asked, quantization):
@@ -366,21 +363,26 @@ def command(
         # as many at once as memory holds, and as the engine admits
         at_once = min(plan.max_concurrency, plan.max_num_seqs or plan.max_concurrency)
         rate = plan.requests_per_s if plan.fits else 0.0
+        costs = cost(
+            prices,
+            gpus=plan.gpus,
+            requests_per_s=plan.requests_per_s,
+            prompt_tokens=load.prompt_tokens,
+            output_tokens=load.output_tokens,
+            request_tokens=plan.request_tokens,
+        )
         answers.append(
             PlanAnswer(
-                plan=replace(plan, notes=(*plan.notes, *known.notes)),
-                cost=cost(
-                    goal.prices,
-                    gpus=plan.gpus,
-                    requests_per_s=plan.requests_per_s,
-                    prompt_tokens=load.prompt_tokens,
-                    output_tokens=load.output_tokens,
-                    request_tokens=plan.request_tokens,
+                plan=replace(
+                    plan,
+                    notes=(*plan.notes, *known.notes),
+                    cost_per_million_tokens=costs.per_million_tokens if costs else None,
                 ),
+                cost=costs,
                 chain=chain(calls, idle or 0.0, at_once) if calls and plan.fits else None,
                 headroom=None
                 if target_rps is None
-                else headroom(target_rps, goal.seconds_per_request, rate),
+                else headroom(target_rps, asked.seconds_per_request, rate),
                 checkup=checkup,
                 deviation=deviation,
             )
@@ -401,8 +403,7 @@ def print_kv_cache(
 ) -> None:
     """The KV cache of so many requests of one length, without a GPU."""
     from toolkit.plan.advice import tokens_words
-    from toolkit.plan.planner import kv_bytes, per_request, per_token
-    from toolkit.plan.result import Plan
+    from toolkit.plan.planner import Plan, kv_bytes, per_request, per_token
     from toolkit.plan.weights import as_stored, weights_bytes
 
     shape = known.shape
@@ -449,7 +450,7 @@ def print_blocks(
 ) -> None:
     """What a server's own blocks mean for requests, without a GPU or a known model. Raises ToolkitError where not even that can be told."""
     from toolkit.plan.checkup import checkup, checkup_of_model, sane
-    from toolkit.plan.result import Plan
+    from toolkit.plan.planner import Plan
 
     tokens = request_tokens or sane(seen.max_model_len)
     if tokens is None:

@@ -5,13 +5,14 @@ import signal
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import INTERRUPTED
-from toolkit.cli.options import DURATION, SIZE
+from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.options import DURATION, SIZE, Written
 
 if TYPE_CHECKING:
     from toolkit.proxy.app import Proxy
@@ -23,36 +24,26 @@ if TYPE_CHECKING:
 POLICIES = ("all", "declared", "off")
 
 
-class Replay(click.ParamType[object]):
+def pace_of(text: str) -> float | str | None:
     """`instant`, or tokens a second."""
-
-    name = "instant|N"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> object:
-        """Read `40` as 40 tokens a second."""
-        if isinstance(value, float) or value == "instant":
-            return value
-        try:
-            speed = float(str(value))
-        except ValueError:
-            speed = 0.0
-        if not 0 < speed < float("inf"):
-            self.fail(
-                f"`{value}` is no pace; write `instant` or tokens a second, e.g., `40`", param, ctx
-            )
-        return speed
+    if text == "instant":
+        return text
+    try:
+        speed = float(text)
+    except ValueError:
+        return None
+    return speed if 0 < speed < float("inf") else None
 
 
 PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-@click.command("proxy", short_help="Answer repeats from a cache; queue and route the rest.")
+@click.command(
+    "proxy", cls=Command, short_help="Answer repeats from a cache; queue and route the rest."
+)
 @click.option(
     "--config",
     metavar="FILE",
-    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Settings in TOML; flags go over it.",
 )
@@ -63,87 +54,81 @@ PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     help="A server that answers what is not stored; may be repeated.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
-@click.option("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
-@click.option(
+@advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
+@advanced(
     "--admin-port",
     type=click.IntRange(0, 65535),
     help="For /metrics, /state, /purge, /explain, /drain, on 127.0.0.1.  [default: the next one]",
 )
-@click.option("--policy", type=click.Choice(POLICIES), help="What is stored.  [default: all]")
-@click.option("--ttl", type=DURATION, help="How long an answer is given again.  [default: 1h]")
-@click.option("--memory", type=SIZE, help="For answers in memory.  [default: 256MiB]")
 @click.option(
+    "--policy", "cache__policy", type=click.Choice(POLICIES), help="What is stored.  [default: all]"
+)
+@advanced(
+    "--ttl", "cache__ttl", type=DURATION, help="How long an answer is given again.  [default: 1h]"
+)
+@advanced("--memory", "cache__memory", type=SIZE, help="For answers in memory.  [default: 256MiB]")
+@advanced(
     "--cache-file",
+    "cache__file",
     metavar="FILE",
     shell_complete=suggestions.file,
     help="Answers that survive a restart.  [default: data/proxy-cache.db]",
 )
-@click.option("--no-cache-file", is_flag=True, help="Keep answers in memory only.")
-@click.option(
+@advanced("--no-cache-file", is_flag=True, help="Keep answers in memory only.")
+@advanced(
     "--replay",
-    type=Replay(),
+    "cache__replay",
+    type=Written(
+        "instant|N", pace_of, "is no pace; write `instant` or tokens a second, e.g., `40`"
+    ),
     help="How fast a stored stream is sent: at once, or N tokens/s.  [default: instant]",
 )
 @click.option(
     "--concurrency",
+    "admission__concurrency",
     type=click.IntRange(1),
     help="Requests upstream at a time.  [default: no limit]",
 )
-@click.option("--queue", type=click.IntRange(0), help="Most that wait.  [default: 1024]")
-@click.option("--wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]")
+@advanced(
+    "--queue", "admission__queue", type=click.IntRange(0), help="Most that wait.  [default: 1024]"
+)
+@advanced(
+    "--wait", "admission__wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]"
+)
 @click.option(
     "--log",
+    "tell__log",
     metavar="FILE",
     shell_complete=suggestions.file,
     help="A JSON line for each request; `-`: standard output.",
 )
-@click.option(
+@advanced(
     "--db",
-    "database",
+    "tell__database",
     metavar="FILE",
     shell_complete=suggestions.file,
     envvar="TOOLKIT_PROXY_DB",
     show_envvar=True,
     help="Store each request in this database, too, as `toolkit capture` does.",
 )
-@click.option(
+@advanced(
     "--workers",
     type=click.IntRange(1, 64),
     help="Processes that answer hits; one of them makes all calls upstream.  [default: 1]",
 )
 @click.option("--check", is_flag=True, help="Read the settings, say what they mean, and end.")
-def command(
-    *,
-    config: Path | None,
-    upstream: tuple[str, ...],
-    port: int | None,
-    host: str | None,
-    admin_port: int | None,
-    policy: str | None,
-    ttl: float | None,
-    memory: int | None,
-    cache_file: str | None,
-    no_cache_file: bool,
-    replay: float | str | None,
-    concurrency: int | None,
-    queue: int | None,
-    wait: float | None,
-    log: str | None,
-    database: str | None,
-    workers: int | None,
-    check: bool,
-) -> None:
+def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: Any) -> None:
     """Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask
     at the same time, share slots and queues fairly between teams, choose the least loaded server,
-    and tell what came of each request. By default every complete answer is stored and given again to
-    whoever asks the same, sampled ones included; --policy declared stores only what was asked with
-    temperature 0 or a seed.
+    and tell what came of each request.
 
     \b
       toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
       toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
           --concurrency 64
       toolkit proxy --config proxy.toml        teams, keys, limits: see the README
+    \f
+    \b
       toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\
           --log requests.jsonl
       toolkit proxy --config proxy.toml --check
@@ -151,8 +136,12 @@ def command(
       toolkit workload --from requests.jsonl   what follows from its log
       curl http://127.0.0.1:8002/metrics
           what it counts, on the next free port
+
+    By default every complete answer is stored and given again to whoever asks the same, sampled ones
+    included; --policy declared stores only what was asked with temperature 0 or a seed.
     """
-    if cache_file and no_cache_file:
+    # `flags`: settings by their names in the file, where `cache__ttl` is `ttl` in `[cache]`
+    if flags["cache__file"] and no_cache_file:
         raise click.UsageError("--cache-file names what --no-cache-file does without")
 
     from toolkit.cli.inputs import allow_open_files, toml_text
@@ -163,25 +152,11 @@ def command(
     from toolkit.serving.notify import Notify
     from toolkit.units import share, span
 
-    flags = {
-        "upstream": upstream,
-        "port": port,
-        "host": host,
-        "admin_port": admin_port,
-        "workers": workers,
-        "cache.policy": policy,
-        "cache.ttl": ttl,
-        "cache.memory": memory,
-        "cache.replay": replay,
-        "cache.file": "none" if no_cache_file else cache_file,
-        "admission.concurrency": concurrency,
-        "admission.queue": queue,
-        "admission.wait": wait,
-        "tell.log": log,
-        "tell.database": database,
-    }
+    given = {name.replace("__", "."): value for name, value in flags.items()}
+    if no_cache_file:
+        given["cache.file"] = "none"
     text = toml_text(config, "Name a TOML file") if config else ""
-    settings = read(text, str(config) if config else "the command line", flags)
+    settings = read(text, str(config) if config else "the command line", given)
     variables, keys = secrets_of(settings)
     for line in meaning(settings):
         click.echo(line, err=True)

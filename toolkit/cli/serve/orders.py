@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import DURATION
 from toolkit.cli.output import print_json
 from toolkit.cli.places import SERVE_FOLDER
@@ -19,7 +20,7 @@ LOOK_S = 0.1
 LONGEST_END_S = 300.0
 """A drain, then SIGTERM and SIGKILL for each engine's family; what takes longer waits in the kernel."""
 
-folder_option = click.option(
+folder_option = advanced(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Logs, orders, and what is to be known after a crash.  [default: {SERVE_FOLDER}]",
@@ -36,7 +37,9 @@ flags_option = click.option(
 )
 
 
-@click.command("status", short_help="Each engine's state, port, restarts, TTFT cold and warm.")
+@click.command(
+    "status", cls=Command, short_help="Each engine's state, port, restarts, TTFT cold and warm."
+)
 @folder_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an engine.")
 def status(folder: Path | None, as_json: bool) -> None:
@@ -105,7 +108,9 @@ def status(folder: Path | None, as_json: bool) -> None:
         )
 
 
-@click.command("restart", short_help="Restart one engine; the cache goes on answering.")
+@click.command(
+    "restart", cls=Command, short_help="Restart one engine; the cache goes on answering."
+)
 @click.argument("engine", required=False)
 @folder_option
 @yes_option
@@ -121,7 +126,9 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
 
 
 @click.command(
-    "swap", short_help="Put another model, preset or flag in, without a gap where it can."
+    "swap",
+    cls=Command,
+    short_help="Put another model, preset or flag in, without a gap where it can.",
 )
 @click.argument("engine", required=False)
 @click.option(
@@ -216,7 +223,9 @@ def swap(
     click.echo(f"{answer['name']} is swapped: {what}, at {answer['url']}", err=True)
 
 
-@click.command("reload", short_help="Take over changed settings of the proxy; no request is lost.")
+@click.command(
+    "reload", cls=Command, short_help="Take over changed settings of the proxy; no request is lost."
+)
 @click.argument("file", required=False, metavar="[STACK.toml]", shell_complete=suggestions.file)
 @folder_option
 def reload(file: str | None, folder: Path | None) -> None:
@@ -239,7 +248,7 @@ def reload(file: str | None, folder: Path | None) -> None:
     click.echo("The proxy goes on with the settings of the file", err=True)
 
 
-@click.command("stop", short_help="End a stack in order.")
+@click.command("stop", cls=Command, short_help="End a stack in order.")
 @folder_option
 def stop(folder: Path | None) -> None:
     """Finish what is under way, and end the proxy and every engine; back when all are gone.

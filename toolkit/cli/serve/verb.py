@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Group, advanced
 from toolkit.cli.places import DATABASE, SERVE_FOLDER
 from toolkit.cli.serve import orders
 from toolkit.errors import ToolkitError
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
     from toolkit.serving.stack import Stack
 
 EXAMPLES = """
-Serve a stack: check the machine, start vLLM with flags that the installed version has, warm it up,
-and only then send it what clients ask the proxy. A watchdog restarts an engine that dies or stands
-still. What was answered before is answered from the cache meanwhile, and from the first moment.
-
-TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face, or a directory.
+Serve a stack: check the machine, start vLLM, warm it up, and only then send it what clients ask the
+proxy; restart an engine that dies or stands still. TARGET: a file `NAME.toml`, or a model
+at Hugging Face, or in a folder.
 
 \b
   toolkit serve Qwen/Qwen2.5-7B-Instruct --preset throughput
+  toolkit serve stack.toml   several engines, teams, limits: see the README
+\f
+\b
   toolkit serve --preset multi-team --check
       a preset that is several engines
-  toolkit serve stack.toml   several engines, teams, limits: see the README
   toolkit serve --tiny       a tiny random model on the CPU, by a real vLLM
   toolkit serve --sim gptq-int4
       the simulator: the whole stack on any laptop
@@ -36,12 +37,13 @@ TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face,
   toolkit serve reload       changed limits, teams, upstreams and the like
   toolkit serve stop
 
-Orders go to the serve that runs in --folder. Ctrl-C ends it: what is under way is finished first.
+Ctrl-C ends it: what is under way is finished first. What was answered before is answered from the cache
+meanwhile, and from the first moment. Orders go to the serve that runs in --folder.
 """
 TINY_NAME = "tiny"
 
 
-class ServeGroup(click.Group):
+class ServeGroup(Group):
     """What is no order is a target: `toolkit serve stack.toml` is `toolkit serve run stack.toml`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -50,14 +52,13 @@ class ServeGroup(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show what `run` takes, as nobody types that word."""
-        run.format_options(ctx, formatter)
-        self.format_commands(ctx, formatter)
+    def shown(self, ctx: click.Context) -> list[click.Parameter]:
+        """What `run` takes, as nobody types that word."""
+        return run.get_params(ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Both ways to call it."""
-        return ["[OPTIONS] [TARGET]  |  status|restart|swap|reload|stop ..."]
+        return ["[OPTIONS] [TARGET]  |  COMMAND [ARGS]..."]
 
 
 @click.group(
@@ -82,27 +83,27 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     "--preset",
     metavar="NAME",
     shell_complete=suggestions.preset,
-    help="Flags of the catalog, e.g., `throughput`; --set goes over them.",
+    help="Flags of the catalog; --set goes over them.",
 )
 @orders.flags_option
-@click.option("--served-name", metavar="NAME", help="What clients call the model.")
-@click.option("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
+@advanced("--served-name", metavar="NAME", help="What clients call the model.")
+@advanced("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
-@click.option("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
-@click.option("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
+@advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
+@advanced("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
 @click.option(
     "--sim",
     metavar="PERSONALITY",
     shell_complete=suggestions.personality,
     help="The simulator; `toolkit sim list` names them.",
 )
-@click.option("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
+@advanced("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
 @orders.folder_option
-@click.option(
+@advanced(
     "--db", "database", metavar="FILE", shell_complete=suggestions.file, envvar="TOOLKIT_DB", show_envvar=True,
     help="Where events go.  [default: data/toolkit.db]",
 )  # fmt: skip
-@click.option("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
+@advanced("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
 @click.option("--check", is_flag=True, help="Read the stack, say what it means, and end.")
 def run(
     *,
@@ -126,8 +127,8 @@ def run(
     if named > 1 or (named == 0 and preset is None):
         raise click.UsageError("name a stack file or a model, or say --tiny or --sim PERSONALITY")
     is_file = target is not None and target.endswith(".toml")
-    of_engine = {"preset": preset, "set": flags, "served-name": served_name, "gpus": gpus}
-    for option, value in of_engine.items():
+    of_engine = {"set": flags, "served-name": served_name, "gpus": gpus}
+    for option, value in ({"preset": preset} | of_engine).items():
         if is_file and value:
             raise click.UsageError(
                 f"--{option} belongs to one engine: write it into the stack file"
@@ -170,6 +171,11 @@ def run(
                     f"the preset `{preset}` is for a model of yours",
                     f"`toolkit serve MODEL --preset {preset}`",
                 )
+            for option, value in of_engine.items():
+                if value:
+                    raise click.UsageError(
+                        f"--{option} belongs to one engine, and the preset `{preset}` is several: write a stack file"
+                    )
         else:
             words = {"preset": preset, "served_name": served_name, "gpus": gpus}
             engine: dict[str, Any] = {key: word for key, word in words.items() if word is not None}

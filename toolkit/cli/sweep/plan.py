@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.catalog import gpu_of, model_of
-from toolkit.plan.engine import EngineSettings
+from toolkit.plan.engine import EngineSettings, PlanQuestion
 from toolkit.plan.planner import plan
 from toolkit.tuning.sweep_file import Configuration, SweepPlan
 
@@ -47,13 +47,13 @@ def impossible_in(swept: SweepPlan, *, sim: bool) -> Callable[[Configuration], s
                 told["prefix_caching"] = False
             settings = EngineSettings(**told)  # type: ignore[arg-type]
             known = model_of(word)
-            found = plan(
-                known.shape,
-                gpu,
-                quantization=serving.quantization,
+            asked = PlanQuestion(
+                shape=known.shape,
+                gpu=gpu,
                 on_disk=None if serving.quantization else known.on_disk,
                 settings=settings,
             )
+            found = plan(asked, serving.quantization)
         except (ToolkitError, ValueError):
             return None
         if found.fits:

@@ -8,14 +8,15 @@ from rich.text import Text
 from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep.plan import impossible_in
 from toolkit.report.tables import Column, screen
-from toolkit.tuning.figures import meant, metric
+from toolkit.tuning.figures import figure, meant, metric
 from toolkit.tuning.sweep import estimate_s
 from toolkit.tuning.sweep_file import SweepPlan, foreseen
 from toolkit.tuning.sweep_table import (
     Moved,
     SweepRow,
+    by_stage,
     difference,
-    figure,
+    known_of,
     lever,
     progression,
 )
@@ -25,11 +26,9 @@ from toolkit.units import span
 def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
     """An object for each configuration, and a last one about all of them."""
     for row in rows:
-        told = asdict(row)
-        print_json({**told, "compared": [asdict(each) for each in row.compared]})
+        print_json(asdict(row))
     name = plan.look_at[0]
-    stages = sorted({row.stage for row in rows})
-    lines = [progression([row for row in rows if row.stage == stage], name) for stage in stages]
+    lines = [progression(stage, name) for stage in by_stage(rows)]
     summary = {
         "sweep": plan.name,
         "metric": name,
@@ -42,9 +41,7 @@ def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Mo
 def print_table(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
     """A table for each stage, and a sentence for each lever."""
     console = screen()
-    names = [
-        name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
-    ]
+    names = known_of(plan.look_at, rows)
     columns = [
         Column(title="configuration", widest=40),
         Column(title="blocks", right=True, spare=1),
@@ -54,8 +51,7 @@ def print_table(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Move
         columns.append(Column(title=meant(name).title, right=True, spare=spare))
         columns.append(Column(title="against the first", spare=spare and spare + 1))
     columns.append(Column(title="what became of it", widest=60))
-    for stage in sorted({row.stage for row in rows}):
-        mine = [row for row in rows if row.stage == stage]
+    for mine in by_stage(rows):
         cells: list[list[str | Text]] = []
         for row in mine:
             cells.append([row.name, str(row.blocks)])
@@ -63,7 +59,7 @@ def print_table(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Move
                 compared = row.of(name)
                 cells[-1].append(figure(name, row.figures.get(name)))
                 cells[-1].append(difference(compared) if compared else "")
-            cells[-1].append(f"{row.status}: {row.cause}" if row.cause else row.status)
+            cells[-1].append(row.became)
         console.table(columns, cells)
         line = progression(mine, plan.look_at[0])
         if line:
@@ -126,13 +122,14 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
         console.table(columns, rows)
 
     load = plan.load
-    rate = f" at {load.rate:g} requests a second" if load.rate else ""
-    told = (
-        f"{load.users} users{rate} for {span(load.duration_s)} with the prompts of `{plan.profile}`"
-    )
     blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
+    users = f"{load.users} user{'s' * (load.users != 1)}"
+    rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     lines = [
-        f"\nEach in {blocks}: served anew, warmed, then loaded by {told}; the first {load.settle_s:g} s do not count."
+        (
+            f"\nEach in {blocks}: served anew, warmed, then loaded by {users}{rate} for {span(load.duration_s)} "
+            f"with the prompts of `{plan.profile}`; the first {load.settle_s:g} s do not count."
+        )
     ]
     if plan.asking:
         lines.append(f"After each load {plan.asking.requests} requests for JSON.")

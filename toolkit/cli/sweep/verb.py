@@ -17,6 +17,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import text_of
 from toolkit.cli.options import DURATION, database_option
 from toolkit.cli.output import print_json, writing
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 NEWEST = "newest"
 
 
-@click.command("sweep", short_help="Try configurations: how far does each lever move?")
+@click.command("sweep", cls=Command, short_help="Try configurations: how far does each lever move?")
 @click.argument("sweep", required=False, metavar="[SWEEP]", shell_complete=suggestions.recipe)
 @click.option("--sim", is_flag=True, help="Serve the simulator's stand-ins: no GPU, no model.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
@@ -51,10 +52,10 @@ NEWEST = "newest"
     shell_complete=suggestions.run("sweep"),
     help="Print the table of a sweep again; run nothing.",
 )
-@click.option("--blocks", type=click.IntRange(1, 100), help="Repeats.  [default: the sweep's]")
-@click.option("--duration", type=DURATION, help="Of each load.  [default: the sweep's]")
-@click.option("--users", type=click.IntRange(min=1), help="Of each load.  [default: the sweep's]")
-@click.option(
+@advanced("--blocks", type=click.IntRange(1, 100), help="Repeats.  [default: the sweep's]")
+@advanced("--duration", type=DURATION, help="Of each load.  [default: the sweep's]")
+@advanced("--users", type=click.IntRange(min=1), help="Of each load.  [default: the sweep's]")
+@advanced(
     "--profile",
     metavar="NAME|FILE",
     shell_complete=suggestions.profile,
@@ -90,8 +91,7 @@ def command(
 ) -> None:
     """Try configurations one after the other: each is served, warmed, loaded from outside with the
     evaluator's own profile, and recorded. Models come first, then one lever at a time around the best
-    of them, or a grid. Blocks are interleaved (A B C, A B C), so that drift is no difference. SWEEP is
-    a file, or a recipe's name.
+    of them, or a grid. SWEEP is a file, or a recipe's name.
 
     \b
       toolkit sweep --list                    the recipes
@@ -99,10 +99,12 @@ def command(
       toolkit sweep quantizations --sim --duration 20s
           simulated, on any laptop
       toolkit sweep mine.toml --chart sweep.png --html sweep.html
+    \f
+    \b
       toolkit sweep --resume                  go on after a crash or Ctrl-C
       toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
 
-    A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
+    Blocks are interleaved (A B C, A B C), so that drift is no difference. A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
     `python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
     """
     wanted = [each for each in (sweep, resume, show, recipes or None) if each is not None]
@@ -160,11 +162,10 @@ def command(
 
     from toolkit.cli.children import LEASH, TOOLKIT
     from toolkit.cli.sweep.plan import impossible_in
-    from toolkit.cli.sweep.servers import counters_of, invalid_json
     from toolkit.cli.sweep.table import print_objects, print_table
     from toolkit.records import Run
     from toolkit.store import Store
-    from toolkit.tuning.sweep import VERB, Kept, Sweep, Tools
+    from toolkit.tuning.sweep import VERB, Sweep, Tools, begin
     from toolkit.tuning.sweep_table import moved, table
 
     # begun, resumed or only shown: what is known so far
@@ -178,7 +179,7 @@ def command(
                 started_at=time.time(),
                 settings=json.dumps(settings | changes),
             )
-            kept = Kept.begun(store, run)
+            begin(store, run)
             click.echo(f"Sweep `{run.id}` begins: {plan.summary or plan.name}", err=True)
         else:
             run = _run_of(store, show or resume or NEWEST, database)
@@ -193,11 +194,6 @@ def command(
                 ) from error
             # as its first start had it: the file may have changed since
             plan = _planned(text, name, **changes)
-            kept = Kept.found(store, run.id)
-            if resume and run.ended_at is not None:
-                click.echo(f"Sweep `{run.id}` is over; nothing is left to do", err=True)
-            elif resume:
-                click.echo(f"Sweep `{run.id}` goes on", err=True)
 
         tools = Tools(
             command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
@@ -205,14 +201,13 @@ def command(
             folder=database.resolve().parent / "sweeps" / run.id,
             database=database.resolve(),
             impossible=impossible_in(plan, sim=sim),
-            look=counters_of,
-            ask=lambda url, serving: (
-                invalid_json(plan.asking, url, serving) if plan.asking else ({}, [])
-            ),
             say=lambda sentence: click.echo(sentence, err=True),
             sim=sim,
         )
-        measuring = Sweep(plan, kept, tools)
+        measuring = Sweep(plan, store, run.id, tools)
+        if resume:
+            what = "goes on" if run.ended_at is None else "is over; nothing is left to do"
+            click.echo(f"Sweep `{run.id}` {what}", err=True)
         if not show and run.ended_at is None:
             try:
                 with _terminated_as_interrupted(), waiting_for("Measuring"):

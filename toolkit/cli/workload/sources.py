@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from toolkit.cli.inputs import open_input
 from toolkit.errors import ToolkitError
@@ -19,7 +18,6 @@ from toolkit.workload import RequestColumns, RequestSource, columns, lines_of, r
 HINTED_RUNS = 5
 FIRST_REAL_TS = 86_400.0 * 365
 """Seconds since 1970. Times of that year are a trace's own clock, not a calendar's."""
-Identities = Literal["bodies", "prompts"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +29,9 @@ class ReportSource:
     """The source in a few words."""
     kind: str
     """`capture`, or of a file the kind that it was found to be."""
-    identities: Identities
-    arrivals: bool
     losses: Mapping[str, int]
     """Of a capture: what did not become a request, by class."""
     notes: tuple[str, ...]
-    beginnings: bool = True
-    """False: the source does not tell how prompts begin."""
     max_model_len: int | None = None
     """What most servers run with, as scout last saw it; so with the next."""
     kv_cache_tokens: int | None = None
@@ -77,8 +71,6 @@ def from_database(
             columns=columns(store.seen(run.id, from_ts=since, to_ts=until, texts=texts)),
             told=f"capture `{run.id}` of {clock(run.started_at)}",
             kind="capture",
-            identities="bodies",
-            arrivals=True,
             losses=_losses(store.capture(run.id)),
             notes=() if run.ended_at else ("the capture has no end: it goes on, or it was killed",),
             max_model_len=usual("max_model_len"),
@@ -124,7 +116,14 @@ def from_files(
                     if (since is None or one.ts >= since) and (until is None or one.ts <= until):
                         yield one
 
-        laid = columns(chosen())
+        # of several sources together no more is known than of the least telling one
+        weakest = min(found, key=lambda one: (None, "prompts", "bodies").index(one.identities))
+        laid = columns(
+            chosen(),
+            identities=weakest.identities,
+            arrivals=all(one.arrivals for one in found),
+            beginnings=all(one.beginnings for one in found),
+        )
     losses: Counter[str] = Counter()
     for source in found:
         losses.update(_losses(source.summary))
@@ -135,15 +134,10 @@ def from_files(
             " what a time to live takes, means nothing over both"
         )
     kinds = [one.kind for one in found]
-    # of several sources together no more is known than of the least telling one
-    weakest: tuple[Identities, ...] = (None, "prompts", "bodies")
     return ReportSource(
         columns=laid,
         told=", ".join(f"`{name}` ({kind})" for name, kind in zip(names, kinds, strict=True)),
         kind=kinds[0] if len(set(kinds)) == 1 else "mixed",
-        identities=next(one for one in weakest if one in [each.identities for each in found]),
-        arrivals=all(one.arrivals for one in found),
-        beginnings=all(one.beginnings for one in found),
         losses=dict(losses),
         notes=tuple(notes),
     )

@@ -6,6 +6,7 @@ from typing import Literal
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import DURATION, MOMENT, database_option
 from toolkit.cli.output import print_json, writing
 from toolkit.errors import ToolkitError
@@ -14,7 +15,9 @@ BLOCK_TOKENS = 16
 """Of the blocks that prompts are compared in."""
 
 
-@click.command("workload", short_help="What the captured requests have in common; which levers.")
+@click.command(
+    "workload", cls=Command, short_help="What the captured requests have in common; which levers."
+)
 @click.option(
     "--from",
     "sources",
@@ -31,39 +34,37 @@ BLOCK_TOKENS = 16
 )
 @click.option("--since", type=MOMENT, help='Requests from then on: `14:32`, `"15m ago"`.')
 @click.option("--until", type=MOMENT, help="Requests before then.")
-@click.option(
+@advanced(
     "--latency",
     type=DURATION,
     help="How long an answer takes, where none were followed; tells hits from requests that join.",
 )
-@click.option(
+@advanced(
     "--max-model-len",
     type=click.IntRange(min=1),
     help="What the servers run with now.  [default: what scout last saw]",
 )
-@click.option(
-    "--model-limit", type=click.IntRange(min=1), help="The longest that the model can take."
-)
-@click.option(
+@advanced("--model-limit", type=click.IntRange(min=1), help="The longest that the model can take.")
+@advanced(
     "--max-num-seqs", type=click.IntRange(min=1), help="What the servers run with now, to compare."
 )
-@click.option(
+@advanced(
     "--policy",
     type=click.Choice(["all", "declared"]),
     default="all",
     show_default=True,
     help="What a cache may answer: all, or only requests with temperature 0 or a seed.",
 )
-@click.option(
+@advanced(
     "--ttl", type=DURATION, multiple=True, help="Of the cache; may be repeated.  [default: a few]"
 )
-@click.option(
+@advanced(
     "--size",
     type=click.IntRange(min=1),
     multiple=True,
     help="Answers that the cache holds; may be repeated.  [default: a few]",
 )
-@click.option("--show-clients", is_flag=True, help="Keep the addresses that a log tells, unhashed.")
+@advanced("--show-clients", is_flag=True, help="Keep the addresses that a log tells, unhashed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
@@ -71,9 +72,9 @@ BLOCK_TOKENS = 16
 @click.option(
     "--profile",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a blast profile that repeats itself as these requests do.",
+    help="Write a blast profile that repeats as these requests do.",
 )
-@click.option(
+@advanced(
     "--export",
     type=click.Choice(["mooncake", "burstgpt"]),
     help="Print the requests in a public trace's form instead of the report.",
@@ -109,6 +110,8 @@ def command(
       toolkit workload --from requests.jsonl --latency 2s
       toolkit workload --since "15m ago" --max-model-len 8192
       toolkit workload --html report.html   one file with plots, to send around
+    \f
+    \b
       toolkit workload --profile mine.toml
           then: toolkit blast hosts.txt --profile mine.toml
       toolkit workload --export mooncake > trace.jsonl for other tools to replay
@@ -122,7 +125,8 @@ def command(
     from toolkit.cli.waiting import waiting_for
     from toolkit.cli.workload.sources import from_database, from_files
     from toolkit.cli.workload.table import print_report
-    from toolkit.workload import ReportSettings, burstgpt, mooncake, summarise, synthesis
+    from toolkit.workload import ReportSettings, summarise, synthesis
+    from toolkit.workload.exports import export as trace_of
     from toolkit.workload.page import losses_told, page
     from toolkit.workload.summary import PLAIN, refusals_told
 
@@ -149,7 +153,7 @@ def command(
         )
     if export:
         with waiting_for("Reckoning"):
-            trace = (mooncake if export == "mooncake" else burstgpt)(laid, arrivals=found.arrivals)
+            trace = trace_of(laid, export)
         for line in trace.lines:
             click.echo(line, nl=False)
         for note in trace.notes:
@@ -163,9 +167,6 @@ def command(
         model_max_len=model_limit,
         max_num_seqs=max_num_seqs,
         policy=policy,
-        identities=found.identities,
-        arrivals=found.arrivals,
-        beginnings=found.beginnings,
         kv_blocks=(kv_blocks,) if kv_blocks else (),
         sizes=(*sorted(set(size)), None) if size else PLAIN.sizes,
         ttls_s=tuple(sorted(set(ttl))) or PLAIN.ttls_s,
@@ -181,7 +182,7 @@ def command(
             html.write_text(text, encoding="utf-8")
     if profile:
         with waiting_for("Reckoning the profile"):
-            made = synthesis(laid, source=source, identities=found.identities is not None)
+            made = synthesis(laid, source=source)
         with writing("Profile", profile, "--profile"):
             profile.write_text(made.toml, encoding="utf-8")
         for note in made.notes:

@@ -4,16 +4,16 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import open_input
-from toolkit.cli.named_run import run_of
-from toolkit.cli.options import Price, database_option
+from toolkit.cli.named_run import run_of, verdicts_of
+from toolkit.cli.options import PRICE, database_option
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
@@ -22,13 +22,19 @@ from toolkit.hosts import one_host
 from toolkit.units import milliseconds
 
 if TYPE_CHECKING:
-    from toolkit.tuning.criteria import ClientCall
+    from toolkit.records import Event, Run, Tally
+    from toolkit.store import Store
+    from toolkit.tuning.criteria import Judgement
 
 CALL_S = 60.0
 MAX_TOKENS = 32
+MOST_EVENTS = 200
+BY_HAND = "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
 
 
-@click.command("report", short_help="The lab report of a run: criteria, evidence, plots.")
+@click.command(
+    "report", cls=Command, short_help="The lab report of a run: criteria, evidence, plots."
+)
 @click.argument("run", metavar="RUN", shell_complete=suggestions.run("blast", "bench"))
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
@@ -39,20 +45,20 @@ MAX_TOKENS = 32
     shell_complete=suggestions.file,
     help="The request log of `toolkit proxy --log`, `-` for standard input.",
 )
-@click.option("--call", metavar="URL", help="Make one chat call there with OpenAI's own client.")
-@click.option(
+@advanced("--call", metavar="URL", help="Make one chat call there with OpenAI's own client.")
+@advanced(
     "--call-key-env",
     metavar="VAR",
     shell_complete=suggestions.variable,
     help="The variable that holds the key for --call.",
 )
 @click.option("--gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Of one GPU.")
-@click.option(
+@advanced(
     "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="That served the run."
 )
 @click.option(
     "--api-price",
-    type=Price(),
+    type=PRICE,
     metavar="PRICE",
     help="An API's for a million tokens: `0.15/0.60` for prompt/answer.",
 )
@@ -81,6 +87,8 @@ def command(
           one file with plots, to send around
       toolkit report 3f9c2a7b1d04:alice --log requests.jsonl --gpu-hour 2.00 \\
           --api-price 0.15/0.60
+    \f
+    \b
       toolkit report 3f9c2a7b1d04 --call http://10.0.0.4:8000
           and make one call with OpenAI's client
       toolkit report 3f9c2a7b1d04 --json
@@ -89,25 +97,20 @@ def command(
     """
     if call_key_env and not call:
         raise click.UsageError("--call-key-env goes with --call")
-    from toolkit.cli.report.stored import (
-        boundaries_of,
-        events_of,
-        host_reports,
-        outcomes,
-        rejected,
-        stack_of,
-        starts_of,
-    )
+    from toolkit.bench.summary import window_s
     from toolkit.plan.capacity import Prices, cost
     from toolkit.store import Store
     from toolkit.tuning.criteria import Costs, criteria, log_facts
-    from toolkit.tuning.lab_report import Report, tallied, text_lines
+    from toolkit.tuning.host_report import host_report, tallied
+    from toolkit.tuning.lab_report import Report, text_lines
 
     run_id, _, name = run.partition(":")
     with waiting_for("Reading"), Store.open_readonly(database) as store:
         found = run_of(store, run_id, database)
         tallies = store.tallies(found.id, kind="ranked", name=name or None)
-        tallies = tallies or tallied(store.shots(found.id, name=name or None))
+        shots = [] if tallies else store.shots(found.id, name=name or None)
+        shots = [shot for shot in shots if shot.kind != "warmup"]
+        tallies = tallies or tallied(shots)
         if not tallies and name:
             raise ToolkitError(
                 f"run `{found.id}` has no host `{name}` that was asked anything",
@@ -118,30 +121,43 @@ def command(
                 f"run `{found.id}`, of `toolkit {found.verb}`, holds no timed request",
                 "Report on a blast or a bench; `toolkit runs` lists them, `toolkit sweep --show` shows a sweep",
             )
-        hosts = host_reports(store, found, tallies)
-        serve = stack_of(store, found)
-        events = events_of(store, found, serve, name)
-        refused = rejected(store, found)
-    requests = outcomes(tallies, hosts, events)
-    by_host = {
-        host.name: outcomes(
-            tallies, [host], [event for event in events if event.name in (None, host.name)]
+        verdicts = verdicts_of(store, found)
+        serve = _stack_of(store, found)
+        events = _events_of(store, found, serve, name)
+        refused = _rejected(store, found)
+
+    # a blast's run begins with its load, a bench's with looks and a warm-up
+    sent = [shot.sent_at for shot in shots if shot.sent_at]
+    began = min(sent, default=float("inf")) if shots else found.started_at
+    seconds = [each.at_s for each in tallies]
+    first_s, last_s = int(min(began, *seconds)), max(seconds)
+    by_host: dict[tuple[str, str], list[Tally]] = {}
+    for each in tallies:
+        by_host.setdefault((each.name, each.url), []).append(each)
+    hosts = [
+        host_report(
+            mine,
+            first_s,
+            last_s,
+            verdicts.get(key, ()),
+            # a bench tells each host's rate from its first planned send to its last end: so does a report on it
+            duration_s=window_s([shot for shot in shots if (shot.name, shot.url) == key]),
         )
-        for host in hosts
-    }
+        for key, mine in by_host.items()
+    ]
 
     # what several hosts answered together is no one GPU's work
     costs = None
     if gpu_hour is not None and len(hosts) == 1:
         into, out = api_price or (None, None)
-        prompt = output = None
-        if requests.ok:
-            prompt = (requests.prompt_tokens or 0) / requests.ok
-            output = (requests.output_tokens or 0) / requests.ok
+        (host,) = hosts
+        ok, prompt, output = host.whole.ok, None, None
+        if ok:
+            prompt, output = host.prompt_tokens / ok, host.whole.output_tokens / ok
         reckoned = cost(
             Prices(gpu_hour=gpu_hour, api_input=into, api_output=out),
             gpus=gpus,
-            requests_per_s=requests.ok / requests.window_s if requests.ok else None,
+            requests_per_s=host.whole.figure("rps") or None,
             prompt_tokens=prompt,
             output_tokens=output,
             request_tokens=(prompt or 0) + (output or 0) or 1.0,
@@ -152,7 +168,7 @@ def command(
                 gpus=gpus,
                 per_million_tokens=reckoned.per_million_tokens,
                 # of no answer the mix of tokens is unknown, and so the API's price for it; one is told all the same
-                api_per_million_tokens=reckoned.api_per_million_tokens if requests.ok else out,
+                api_per_million_tokens=reckoned.api_per_million_tokens if ok else out,
                 per_thousand_requests=reckoned.per_thousand_requests,
                 api_per_thousand_requests=reckoned.api_per_thousand_requests,
                 even_rps=reckoned.even_rps,
@@ -205,13 +221,12 @@ def command(
         told=", ".join(words),
         hosts=hosts,
         criteria=criteria(
-            requests,
-            by_host,
-            starts=starts_of(events, serve),
+            hosts,
+            events=events,
+            serve=serve,
             call=called,
             costs=costs,
             log=logged,
-            stack=boundaries_of(serve),
             rejected=refused,
         ),
         costs=costs,
@@ -220,12 +235,7 @@ def command(
     )
 
     if as_json:
-        told = asdict(report)
-        for one, host in zip(told["hosts"], hosts, strict=True):
-            one["rps"] = host.rps
-            one["output_tokens_per_s"] = host.output_tokens_per_s
-            one["error_rate"] = host.error_rate
-        print_json(told)
+        print_json(report.as_json())
     elif html is None:
         for line in text_lines(report):
             say(line)
@@ -253,10 +263,47 @@ def _log_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
             yield told
 
 
-def _call(url: str, key_env: str | None) -> "ClientCall":
-    """One chat call with OpenAI's own client, where it is installed: the plainest proof that it works."""
-    from toolkit.tuning.criteria import ClientCall
+def _rejected(store: "Store", run: "Run") -> int | None:
+    """Requests that a proxy's rows of the run's time tell to have been answered 429."""
+    found: int | None = None
+    end = run.ended_at or float("inf")
+    for other in store.runs(verb="proxy", limit=5):
+        if other.started_at <= end and (other.ended_at or float("inf")) >= run.started_at:
+            rows = store.seen(other.id, from_ts=run.started_at, to_ts=min(end, 1e12), texts=False)
+            found = (found or 0) + sum(each.status == 429 for each in rows)
+    return found
 
+
+def _stack_of(store: "Store", run: "Run") -> "Run | None":
+    """The serve that was on when the run began, the last begun of several; one that was killed never said its end."""
+    before = [
+        each for each in store.runs(verb="serve", limit=50) if each.started_at <= run.started_at
+    ]
+    for place, each in enumerate(before):
+        if each.ended_at is None and place:
+            continue  # another one began after it: it was killed
+        if each.ended_at is None or each.ended_at >= run.started_at:
+            return each
+    return None
+
+
+def _events_of(store: "Store", run: "Run", serve: "Run | None", name: str) -> "tuple[Event, ...]":
+    """The run's own, and the stack's up to the run's end, in the order of time, each once; `name`: of this host alone."""
+    found = [event for _, event in store.events(run.id)]
+    if name:
+        found = [event for event in found if event.name in (None, name)]
+    if serve is not None:
+        end = run.ended_at or float("inf")
+        found += [event for _, event in store.events(serve.id) if event.at <= end]
+    # serve tells the board of a restart, too, under the address that clients know and with the engine's name before it
+    boards = {(event.at, event.kind, f"{event.name}: {event.text}") for event in found}
+    found = [event for event in found if (event.at, event.kind, event.text) not in boards]
+    once = {(event.at, event.kind, event.name, event.text): event for event in found}
+    return tuple(sorted(once.values(), key=lambda event: event.at))[-MOST_EVENTS:]
+
+
+def _call(url: str, key_env: str | None) -> "Judgement":
+    """One chat call with OpenAI's own client, where it is installed: the plainest proof that it works."""
     try:
         import openai
     except ImportError as error:
@@ -281,11 +328,12 @@ def _call(url: str, key_env: str | None) -> "ClientCall":
         choice = answer.choices[0]
     except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        return ClientCall(ok=False, told=f"OpenAI's client failed at {url}: {first_line}")
+        return "not met", f"OpenAI's client failed at {url}: {first_line}", BY_HAND
     took = milliseconds(1000 * (time.monotonic() - began_s))
     if not choice.finish_reason or not choice.message.content:
-        return ClientCall(ok=False, told=f"OpenAI's client got an answer without a text from {url}")
-    return ClientCall(
-        ok=True,
-        told=f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}",
+        return "not met", f"OpenAI's client got an answer without a text from {url}", BY_HAND
+    return (
+        "met",
+        f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}",
+        None,
     )

@@ -1,0 +1,48 @@
+"""`--help` in two parts: what most people need, which fits a terminal of 24 lines, and below it what few do."""
+
+import inspect
+from functools import partial
+
+import click
+
+
+class Advanced(click.Option):
+    """An option that stands under `Advanced:`."""
+
+
+advanced = partial(click.option, cls=Advanced)
+"""As `click.option`, for what few need."""
+
+
+class Command(click.Command):
+    """Its page ends with the advanced options and with what stands behind `\\f` in its help."""
+
+    def shown(self, ctx: click.Context) -> list[click.Parameter]:
+        """What the page lists."""
+        return self.get_params(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the common options, of a group its commands, then all else."""
+        parts: dict[str, list[tuple[str, str]]] = {"Options": [], "Advanced": []}
+        for param in self.shown(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                parts["Advanced" if isinstance(param, Advanced) else "Options"].append(record)
+        for title, rows in parts.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+            if title == "Options" and isinstance(self, click.Group):
+                self.format_commands(ctx, formatter)
+        # click itself shows only what stands before the form feed
+        more = inspect.cleandoc(inspect.cleandoc(self.help or "").partition("\f")[2])
+        if more:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(more)
+
+
+class Group(Command, click.Group):
+    """Its commands have such a page, too."""
+
+    command_class = Command
