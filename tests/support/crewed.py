@@ -115,8 +115,9 @@ class Crewed:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        text = (self.folder / "log.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        """Its whole lines: of the last one a worker may have written a part."""
+        whole, _, _ = (self.folder / "log.jsonl").read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 @contextlib.asynccontextmanager

@@ -79,6 +79,36 @@ def test_lines_stand_in_the_file_in_their_order_and_only_its_owner_reads_it(tmp_
     assert log.dropped == 0
 
 
+def test_a_line_that_another_worker_is_writing_is_not_taken_for_a_torn_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, half, opened = tmp_path / "log", os.write, threading.Event(), threading.Event()
+
+    def slowly(descriptor: int, data: memoryview) -> int:
+        if bytes(data) == b"whole\n":
+            write(descriptor, data[:3])
+            half.set()
+            opened.wait(0.3)
+            return 3 + write(descriptor, data[3:])
+        return write(descriptor, data)
+
+    def second() -> None:
+        log = AccessLog(str(path), say=print)
+        opened.set()
+        log.put(b"next\n")
+        log.close()
+
+    first = AccessLog(str(path), say=print)
+    monkeypatch.setattr(os, "write", slowly)
+    first.put(b"whole\n")
+    half.wait()
+    thread = threading.Thread(target=second)
+    thread.start()
+    thread.join()
+    first.close()
+    assert path.read_bytes() == b"whole\nnext\n"
+
+
 def test_a_new_file_that_cannot_be_opened_leaves_the_old_one_in_use(tmp_path: Path) -> None:
     told = Told()
     folder = tmp_path / "folder"

@@ -7,14 +7,16 @@ without `request_id`; a rejected request's own line has both.
 A thread writes every 64 KiB, and what there is each half second, so that a process that is killed loses less than a second.
 """
 
+import fcntl
 import json
 import math
 import os
 import re
 import select
+import stat
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -127,8 +129,8 @@ def _constant_fields(served: Served) -> dict[str, Any]:
 class AccessLog(BackgroundWriter[bytes]):
     """Lines of bytes into a file (appended; one that it makes is 0600) or, for `-`, to standard output.
 
-    Lines that are lost are reported in the log itself, too, once it goes on. Several processes may write one file: each batch is one
-    write to its end.
+    Lines that are lost are reported in the log itself, too, once it goes on. Several processes may write one file, each its batch to
+    its end.
     """
 
     interval_s, close_s = 0.5, 2.0
@@ -177,14 +179,15 @@ class AccessLog(BackgroundWriter[bytes]):
         data = b"\n" * self._is_torn + b"".join(batch)
         rest = memoryview(data)
         try:
-            while rest:
-                try:
-                    rest = rest[os.write(self._descriptor, rest) :]
-                except BlockingIOError:
-                    is_last = self._is_closing
-                    wait_s = self.close_s if is_last else self.interval_s
-                    if not select.select([], [self._descriptor], [], wait_s)[1] and is_last:
-                        raise
+            with _alone(self._descriptor):
+                while rest:
+                    try:
+                        rest = rest[os.write(self._descriptor, rest) :]
+                    except BlockingIOError:
+                        is_last = self._is_closing
+                        wait_s = self.close_s if is_last else self.interval_s
+                        if not select.select([], [self._descriptor], [], wait_s)[1] and is_last:
+                            raise
         finally:
             if written := data[: len(data) - len(rest)]:
                 self._is_torn = not written.endswith(b"\n")
@@ -203,7 +206,7 @@ class AccessLog(BackgroundWriter[bytes]):
         descriptor = os.open(path, flags, MODE)
         self._is_torn = False
         # a process that was killed may have left its last line unfinished; a pipe has no size
-        with suppress(OSError):
+        with suppress(OSError), _alone(descriptor):
             if os.fstat(descriptor).st_size:
                 with path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
@@ -213,3 +216,19 @@ class AccessLog(BackgroundWriter[bytes]):
     def _end(self) -> None:
         if self._descriptor != STDOUT:
             os.close(self._descriptor)
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """No other process is writing the file meanwhile: a line that it has half written is not a torn one. A pipe is not waited for."""
+    is_locked = False
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # some network file systems know no locks
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            is_locked = True
+    try:
+        yield
+    finally:
+        if is_locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
