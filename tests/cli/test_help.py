@@ -96,7 +96,7 @@ def test_every_option_says_what_it_does_in_a_sentence() -> None:
 
 
 def test_no_placeholder_is_only_a_type() -> None:
-    """`--host TEXT` does not say what is wanted; a number's type says that at least."""
+    """`--host TEXT` does not say what is wanted; of a number, which is `N`, the sentence does."""
     vague = {
         f"{name} {option.opts[0]}"
         for name, option in options()
@@ -107,6 +107,11 @@ def test_no_placeholder_is_only_a_type() -> None:
     assert vague <= {"toolkit deploy --image"}
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_page_speaks_of_clicks_own_types_of_numbers(name: str) -> None:
+    assert not re.search(r"INTEGER|FLOAT", page(name))
+
+
 def test_one_option_has_one_placeholder_everywhere() -> None:
     seen = defaultdict(set)
     for name, option in options():
@@ -115,9 +120,10 @@ def test_one_option_has_one_placeholder_everywhere() -> None:
             seen[option.opts[-1]].add(option.make_metavar(context))
     # the same word for another thing, and each says so
     other = {"--host": {"ADDRESS", "NAME", "URL|NAME"}, "--profile": {"NAME|FILE", "FILE"}}
-    other |= {"--gpus": {"0,1"}, "--set": {"FLAG=VALUE", "NAME=VALUE"}, "--sim": {"PERSONALITY"}}
+    other |= {"--gpus": {"0,1", "N"}, "--concurrency": {"1,2,4,...", "N"}}
+    other |= {"--set": {"FLAG=VALUE", "NAME=VALUE"}, "--sim": {"PERSONALITY"}}
     other |= {"--vllm": {"COMMAND", "VERSION"}, "--model": {"NAME", "MODEL"}}
-    other |= {"--resume": {"RUN", "[RUN]"}, "--keep": {"5|7d|2GB"}, "--idle": {"DURATION"}}
+    other |= {"--resume": {"RUN", "[RUN]"}, "--keep": {"5|7d|2GB", "N"}, "--idle": {"DURATION"}}
     other |= {"--out": {"FILE", "DIRECTORY"}}
     several = {word: found for word, found in seen.items() if len(found) > 1}
     assert {

@@ -54,13 +54,11 @@ ONLY_FOR = {
 @advanced(
     "--gpus-per-node",
     type=click.IntRange(1),
-    metavar="N",
     help="k8s: what a node has; an engine that takes more spans several nodes.",
 )
 @advanced(
     "--replicas",
     type=click.IntRange(1),
-    metavar="N",
     help="k8s: most of each engine, once scaling is applied.  [default: 4]",
 )
 @advanced("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")

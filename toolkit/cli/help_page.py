@@ -2,8 +2,10 @@
 
 import inspect
 from functools import partial
+from typing import Any
 
 import click
+from click.types import FloatParamType, IntParamType
 
 
 class Advanced(click.Option):
@@ -16,6 +18,13 @@ advanced = partial(click.option, cls=Advanced)
 
 class Command(click.Command):
     """Its page ends with the advanced options and with what stands behind `\\f` in its help."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for param in self.params:
+            # click itself writes `INTEGER RANGE`; the limits stand behind the sentence
+            if param.metavar is None and isinstance(param.type, IntParamType | FloatParamType):
+                param.metavar = "N"
 
     def shown(self, ctx: click.Context) -> list[click.Parameter]:
         """What the page lists."""

@@ -45,7 +45,6 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     type=click.IntRange(1, 100_000),
     default=256,
     show_default=True,
-    metavar="N",
     help="Clients at the same time.",
 )
 @advanced("--weights", type=SIZE, help="Size of the model's files, where it is not known.")

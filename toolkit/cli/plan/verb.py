@@ -87,8 +87,8 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
 )
 @advanced("--tokens", type=TOKENS, help="Prompt and answer of a usual request.")
-@click.option("--prompt-tokens", metavar="N", type=TOKENS, help="Of a usual prompt.")
-@click.option("--output-tokens", metavar="N", type=TOKENS, help="Of a usual answer.")
+@click.option("--prompt-tokens", type=TOKENS, help="Of a usual prompt.")
+@click.option("--output-tokens", type=TOKENS, help="Of a usual answer.")
 @advanced("--longest", type=COUNT, help="Prompt and answer of the longest request.")
 @click.option(
     "--workload",
