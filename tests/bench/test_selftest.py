@@ -157,10 +157,8 @@ def test_the_conclusion_is_a_sentence_with_the_reasons() -> None:
 def test_a_run_times_every_token_of_every_answer_after_it_was_sent() -> None:
     with stamped_server(QUICK) as server:
         told = measured(server, 3, tokens=4)
-        truths = server.truths()
     assert (told.requests, told.errors, told.error) == (9, 0, None)  # three answers a stream
     assert told.tokens == 36
-    assert [(each.tokens, each.complete) for each in truths] == [(4, True)] * 9
     for delay in (told.ttft_delay_p50_ms, told.send_delay_p50_ms, told.token_delay_p50_ms):
         assert delay is not None
         assert delay > 0  # nothing is read before it was sent

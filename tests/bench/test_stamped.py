@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolkit.bench.selftest import StampedServer, stamped_server
-from toolkit.bench.stamped import StampedAnswer, TokenPace, Truth, read_stamps
+from toolkit.bench.stamped import StampedAnswer, TokenPace, read_stamps
 from toolkit.protocol.completion import Completion
 
 PACE = TokenPace(ttft_ms=4.0, interval_ms=2.0, tokens=5)
@@ -60,11 +60,6 @@ def text_of(body: bytes) -> str:
     return "".join(choice["delta"]["content"] for choice in choices)
 
 
-def truth_of(server: StampedServer, answer_id: str) -> Truth:
-    (truth,) = [each for each in server.truths() if each.id == answer_id]
-    return truth
-
-
 def test_every_token_carries_its_moment_on_the_clock_that_all_processes_share(
     server: StampedServer,
 ) -> None:
@@ -105,7 +100,9 @@ class Line:
 
 
 def started_reply(line: Line, tokens: int, interval_ns: int) -> StampedAnswer:
-    line.answer = StampedAnswer(line, Truth(id="a", received_ns=1), tokens, interval_ns, None)
+    line.answer = StampedAnswer(
+        line, answer_id="a", received_ns=1, tokens=tokens, interval_ns=interval_ns, usage=None
+    )
     return line.answer
 
 
@@ -176,17 +173,6 @@ def test_the_newer_name_of_max_tokens_counts_too(server: StampedServer) -> None:
     assert len(read_stamps(text_of(body)).sent_ns) == 3
 
 
-def test_the_truth_is_what_the_stamps_say(server: StampedServer) -> None:
-    body = ask(server, {"stream": True}).body
-    stamps, truth = read_stamps(text_of(body)), truth_of(server, events(body)[0]["id"])
-    assert (truth.received_ns, truth.first_sent_ns, truth.last_sent_ns) == (
-        stamps.received_ns,
-        stamps.sent_ns[0],
-        stamps.sent_ns[-1],
-    )
-    assert (truth.tokens, truth.complete) == (5, True)
-
-
 def test_answers_of_one_connection_come_one_after_the_other(server: StampedServer) -> None:
     parts = urlsplit(server.url)
     request = f"POST {CHAT} HTTP/1.1\r\nContent-Length: {{}}\r\n\r\n{{}}"
@@ -206,11 +192,9 @@ def test_answers_of_one_connection_come_one_after_the_other(server: StampedServe
 def test_a_client_that_leaves_ends_its_stream_and_nobody_elses(server: StampedServer) -> None:
     with connection(server) as line:
         line.request("POST", CHAT, json.dumps({"stream": True, "max_tokens": 100_000}))
-        answer_id = json.loads(line.getresponse().readline()[6:])["id"]
-    assert ask(server, {"stream": True}).status == 200
-    truth = truth_of(server, answer_id)
-    assert not truth.complete
-    assert 1 <= truth.tokens < 100_000
+        assert line.getresponse().readline().startswith(b"data: ")
+    stamps = read_stamps(text_of(ask(server, {"stream": True}).body))
+    assert len(stamps.sent_ns) == 5
 
 
 @pytest.mark.slow
@@ -223,8 +207,6 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() -> None
         line.request("POST", CHAT, json.dumps({"stream": True}))
         response = line.getresponse()
         assert len(read_stamps(text_of(ask(server, {"stream": True}).body)).sent_ns) == tokens
-        waiting = [each for each in server.truths() if not each.complete]
-        assert len(waiting) == 1
         sent = read_stamps(text_of(response.read())).sent_ns
     assert len(sent) == tokens
     assert list(sent) == sorted(sent)

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from at_length import at_length
+from stamped_truths import noted_server
 from timing_rivals import TOOLS, Peer, compared, installed, ourselves
 
-from toolkit.bench.selftest import stamped_server
 from toolkit.bench.stamped import TokenPace
 
 ROUNDS = at_length(3, 1)
@@ -52,7 +52,7 @@ def one_round(rivals: list[Peer]) -> list[Part]:
     assert parts[-1]["part"] == "verdict", parts[-1:]
     assert all(not part["errors"] for part in parts if part["part"] == "level"), parts
     if rivals:
-        with stamped_server(TokenPace(tokens=TOKENS)) as server:
+        with noted_server(TokenPace(tokens=TOKENS)) as server:
             beside = [ourselves(server, CROWD, tokens=TOKENS)]
             beside += [compared(each, server, CROWD, tokens=TOKENS) for each in rivals]
         parts += [{"part": "peer"} | asdict(each) for each in beside]

@@ -21,8 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from stamped_truths import Truth, truths
+
 from toolkit.bench.selftest import ROUNDS, StampedServer, loaded, mean, quantile
-from toolkit.bench.stamped import MODEL, Truth
+from toolkit.bench.stamped import MODEL
 
 LOOK_EVERY_S = 0.1
 """A look costs 1.5 ms among 73 processes."""
@@ -228,12 +230,12 @@ def compared(one: Peer, server: StampedServer, streams: int, *, tokens: int) -> 
         )
         marks = _run(one, job)
         claim = _claim(one.tool, folder)
-    truths = _answered(server, began_ns)
+    answered = _answered(server, began_ns)
     cpu_s = None
-    if truths:
-        last_ns = max(each.last_sent_ns or 0 for each in truths)
-        cpu_s = cpu_between(marks, min(each.received_ns for each in truths), last_ns)
-    return peer_level(one.tool.name, streams, claim, truths, cpu_s)
+    if answered:
+        last_ns = max(each.last_sent_ns or 0 for each in answered)
+        cpu_s = cpu_between(marks, min(each.received_ns for each in answered), last_ns)
+    return peer_level(one.tool.name, streams, claim, answered, cpu_s)
 
 
 def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
@@ -260,19 +262,19 @@ def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
 
 def _answered(server: StampedServer, began_ns: int) -> list[Truth]:
     """The streams that came since and were answered whole; what a tool asks to try the server is no stream of it."""
-    return [each for each in server.truths() if each.received_ns >= began_ns and each.complete]
+    return [each for each in truths(server) if each.received_ns >= began_ns and each.complete]
 
 
 def peer_level(
-    tool: str, streams: int, claim: Claim, truths: Sequence[Truth], cpu_s: float | None
+    tool: str, streams: int, claim: Claim, answered: Sequence[Truth], cpu_s: float | None
 ) -> PeerLevel:
     """Hold a tool's claim against what the server knows of the same answers."""
     ttft = [
         (each.first_sent_ns - each.received_ns) / 1e6
-        for each in truths
+        for each in answered
         if each.first_sent_ns is not None
     ]
-    tokens = sum(each.tokens for each in truths)
+    tokens = sum(each.tokens for each in answered)
     return PeerLevel(
         tool=tool,
         streams=streams,

@@ -11,11 +11,9 @@ client, never a host. Milliseconds of one monotonic clock, which the server's pr
 """
 
 import asyncio
-import json
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from toolkit.bench.health import quiet_collector
 from toolkit.bench.host_runner import MOST_READY_CONNECTIONS
 from toolkit.bench.request_record import Response
 from toolkit.bench.requests import chat_body
-from toolkit.bench.stamped import MODEL, TokenPace, Truth, read_stamps
+from toolkit.bench.stamped import MODEL, TokenPace, read_stamps
 from toolkit.errors import ToolkitError
 from toolkit.records import Host
 from toolkit.stats import nearest_rank
@@ -40,7 +38,6 @@ ROUNDS = 3
 SPREAD_TOKENS = 20
 """The streams begin over so many token intervals: neither in lockstep nor long apart."""
 FEWEST_FOR_P99 = 100
-PAGE_TIMEOUT_S = 60.0
 SLACK_S = 60.0
 """What an answer may take beyond twice its time, before it is given up."""
 RATE_STREAMS, RATE_TOKENS = 50, 300
@@ -229,27 +226,23 @@ def _fault(one: SelftestLevel) -> str | None:
 # --- the load ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StampedServer:
-    """A started server; `truths` asks it what it did."""
+    """One that runs."""
 
-    def __init__(self, url: str, pace: TokenPace) -> None:
-        self.url = url
-        self.pace = pace
-
-    def truths(self) -> tuple[Truth, ...]:
-        """Every request so far, by the server's clock."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.url}/truth", timeout=PAGE_TIMEOUT_S) as page:
-            return tuple(Truth(**each) for each in json.load(page)["requests"])
+    url: str
+    pace: TokenPace
 
 
 @contextmanager
-def stamped_server(pace: TokenPace) -> Iterator[StampedServer]:
-    """Start a server in a process of its own; it ends with the block, or with this process."""
+def stamped_server(
+    pace: TokenPace, program: Sequence[str] = ("-m", "toolkit.bench.stamped")
+) -> Iterator[StampedServer]:
+    """Start a server in a process of its own, Python's with these words; it ends with the block, or with this process."""
     settings = {"ttft-ms": pace.ttft_ms, "interval-ms": pace.interval_ms, "tokens": pace.tokens}
     words = [f"--{name}={value}" for name, value in settings.items()]
     # -P: a folder `toolkit` where the user happens to stand must not be taken for this one
-    command = [sys.executable, "-P", "-m", "toolkit.bench.stamped", *words]
+    command = [sys.executable, "-P", *program, *words]
     with subprocess.Popen(  # noqa: S603 (our own module, started without a shell)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -259,7 +252,7 @@ def stamped_server(pace: TokenPace) -> Iterator[StampedServer]:
                 raise ToolkitError(
                     "the stamped server did not start on `127.0.0.1`", "Its own words are above"
                 )
-            yield StampedServer(url, pace)
+            yield StampedServer(url=url, pace=pace)
         finally:
             process.kill()
 

@@ -8,7 +8,6 @@ token's stamp can be held against the moment at which a client says it read it.
 
     POST /v1/chat/completions     a stream of `RECEIVED/SENT SENT SENT ...`, a token each, nanoseconds of the server's clock
     GET  /v1/models /health       what a tool wants to see before it starts
-    GET  /truth                   when each request came, when its tokens left
 
 Chunks are vLLM's, about 300 bytes, so that reading them costs what reading an engine's costs.
 """
@@ -23,7 +22,8 @@ import signal
 import stat
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast
 
@@ -34,7 +34,6 @@ import uvloop
 MODEL = "stamped"
 MOST_TOKENS = 1_000_000
 """Of an answer: a client that asks for more gets so many."""
-KEPT_TRUTHS = 100_000
 MAX_REQUEST_BYTES = 16 * 2**20
 _DIGITS = 19
 """Of a stamp, whatever the uptime: equal lengths let a chunk be made once and stamped by two joins."""
@@ -54,22 +53,6 @@ class TokenPace:
     """Between two tokens; 0: as fast as the client reads."""
     tokens: int = 100
     """Of an answer whose request names no `max_tokens`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Truth:
-    """One answered request by the server's own clock, nanoseconds of `time.monotonic_ns`."""
-
-    id: str
-    """The answer's `id`."""
-    received_ns: int
-    """When the request was read to its last byte."""
-    first_sent_ns: int | None = None
-    """When the first token was handed to the socket."""
-    last_sent_ns: int | None = None
-    tokens: int = 0
-    """Sent so far."""
-    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +119,23 @@ class StampedAnswer:
     """One stream under way: the bytes around its stamps, laid out as vLLM writes them, and what is still to be sent."""
 
     def __init__(
-        self, connection: "_Connection", truth: Truth, tokens: int, interval_ns: int, usage: Any
+        self,
+        connection: "_Connection",
+        *,
+        answer_id: str,
+        received_ns: int,
+        tokens: int,
+        interval_ns: int,
+        usage: Any,
     ) -> None:
         """`usage` closes the stream, if it is asked for."""
-        self._connection, self._truth = connection, truth
-        self._left, self._interval_ns = tokens, interval_ns
+        self.received_ns = received_ns
+        self.left = tokens
+        """Tokens still to be sent."""
+        self._connection, self._interval_ns = connection, interval_ns
+        self._has_begun = False
         base = {
-            "id": truth.id,
+            "id": answer_id,
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": MODEL,
@@ -167,28 +160,25 @@ class StampedAnswer:
 
     def send(self, due_ns: int) -> int | None:
         """Send the token that is due; when the next one is, None when no timer shall call."""
-        connection, truth = self._connection, self._truth
+        connection = self._connection
         if connection.answer is not self:
             return None  # the client left
         if connection.paused:
             connection.waiting_ns = due_ns
             return None
         sent_ns = time.monotonic_ns()
-        if truth.first_sent_ns is None:
-            truth.first_sent_ns = sent_ns
-            before, between, after = self._opening
-            data = b"%b%019d%b%019d%b" % (before, truth.received_ns, between, sent_ns, after)
-        else:
-            head, tail = self._last if self._left == 1 else self._middle
+        if self._has_begun:
+            head, tail = self._last if self.left == 1 else self._middle
             data = b"%b%019d%b" % (head, sent_ns, tail)
-        truth.last_sent_ns = sent_ns
-        truth.tokens += 1
-        self._left -= 1
-        if self._left:
+        else:
+            self._has_begun = True
+            before, between, after = self._opening
+            data = b"%b%019d%b%019d%b" % (before, self.received_ns, between, sent_ns, after)
+        self.left -= 1
+        if self.left:
             connection.send(data)
             return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
         connection.send(data + self._closing)
-        truth.complete = True
         connection.finish()
         return None
 
@@ -208,6 +198,16 @@ def refusal(status: str, message: str) -> bytes:
     """An error as OpenAI's API and vLLM tell it."""
     error = {"message": message, "type": "BadRequestError", "param": None, "code": int(status[:3])}
     return page({"error": error}, status)
+
+
+def _models() -> dict[str, Any]:
+    model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolkit"}
+    model |= {"root": MODEL, "max_model_len": 131_072}
+    return {"object": "list", "data": [model]}
+
+
+PAGES: dict[str, Callable[[], dict[str, Any]]] = {"GET /v1/models": _models, "GET /health": dict}
+"""What a tool wants to see before it starts."""
 
 
 class _Connection(asyncio.Protocol):
@@ -297,14 +297,8 @@ class _Connection(asyncio.Protocol):
                     # never before now: a request that waited for another answer may be overdue
                     due_ns = received_ns + round(server.pace.ttft_ms * 1e6)
                     server.ticker.add(max(due_ns, time.monotonic_ns()), self.answer)
-            elif what == "GET /v1/models":
-                model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolkit"}
-                model |= {"root": MODEL, "max_model_len": 131_072}
-                self.send(page({"object": "list", "data": [model]}))
-            elif what == "GET /health":
-                self.send(page({}))
-            elif what == "GET /truth":
-                self.send(page({"requests": [asdict(each) for each in server.truths]}))
+            elif what in PAGES:
+                self.send(page(PAGES[what]()))
             else:
                 self.send(refusal("404 Not Found", f"no `{what}` here"))
 
@@ -320,7 +314,6 @@ class TokenServer:
     def __init__(self, pace: TokenPace) -> None:
         self.pace = pace
         self.ticker = Ticker()
-        self.truths: deque[Truth] = deque(maxlen=KEPT_TRUTHS)
         self._numbers = count(1)
 
     def begin(self, connection: _Connection, body: bytes, received_ns: int) -> StampedAnswer:
@@ -338,10 +331,14 @@ class TokenServer:
             prompt = max(1, len(body) // 4)  # no tokenizer here: about 4 characters a token
             usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
             usage["total_tokens"] = prompt + tokens
-        truth = Truth(id=f"chatcmpl-{next(self._numbers):016x}", received_ns=received_ns)
-        self.truths.append(truth)
-        interval_ns = round(self.pace.interval_ms * 1e6)
-        return StampedAnswer(connection, truth, tokens, interval_ns, usage)
+        return StampedAnswer(
+            connection,
+            answer_id=f"chatcmpl-{next(self._numbers):016x}",
+            received_ns=received_ns,
+            tokens=tokens,
+            interval_ns=round(self.pace.interval_ms * 1e6),
+            usage=usage,
+        )
 
 
 async def serve(pace: TokenPace, port: int) -> None:
