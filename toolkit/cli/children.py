@@ -1,4 +1,7 @@
-"""The processes that a demo starts: commands of the toolkit, and servers; both end with the demo, whatever ends it."""
+"""The processes that a demo starts: commands of the toolkit, and servers; both end with the demo, whatever ends it.
+
+A sweep is ended by signals as a demo is.
+"""
 
 import contextlib
 import os
@@ -8,8 +11,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from toolkit.errors import ToolkitError
 
@@ -24,6 +28,27 @@ TOLD_CHARACTERS = 2000
 """Of what a server said last."""
 OURS = ("TOOLKIT_DB", "TOOLKIT_HOSTS")
 """Variables that would lead the demo's commands to the user's own files."""
+
+
+@contextlib.contextmanager
+def signals_raise(error: Callable[[int], BaseException]) -> Iterator[None]:
+    """Inside, SIGTERM and a closed terminal raise this error of the signal's number, so that what was made is cleared away."""
+
+    def end(number: int, _: object) -> NoReturn:
+        # of one closed terminal its shell tells and then the kernel: the second must not disturb the clearing away
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        raise error(number)
+
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup's
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def environment(**more: str) -> dict[str, str]:

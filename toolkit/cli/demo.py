@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -91,35 +91,24 @@ def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: boo
         raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
 
     from toolkit.cli.blast.load import locustfile
+    from toolkit.cli.children import signals_raise
     from toolkit.cli.leaderboard import page_file, page_port
     from toolkit.cli.real_vllm import vllm_home
 
-    def end(number: int, _: object) -> NoReturn:
-        # of one closed terminal its shell tells and then the kernel: the second must not disturb the clearing away
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        sys.exit(128 + number)  # as a shell tells it
-
-    before = {
-        number: signal.signal(number, end)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN  # nohup's
-    }
     try:
-        # what is missing is told before anything begins
-        home = vllm_home() if real else None
-        locustfile()
-        if page:
-            page_file()
-            page_port(port)
-        with _folder(keep=keep) as folder:
-            _play(folder, home, seconds)
+        with signals_raise(lambda number: SystemExit(128 + number)):  # as a shell tells it
+            # what is missing is told before anything begins
+            home = vllm_home() if real else None
+            locustfile()
             if page:
-                _show_page(folder, page_port(port), seconds // 2)
+                page_file()
+                page_port(port)
+            with _folder(keep=keep) as folder:
+                _play(folder, home, seconds)
+                if page:
+                    _show_page(folder, page_port(port), seconds // 2)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -3,14 +3,10 @@
 import json
 import os
 import secrets
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,7 +156,7 @@ def command(
             print_steps(plan, sim=sim, as_json=as_json)
             return
 
-    from toolkit.cli.children import LEASH, TOOLKIT
+    from toolkit.cli.children import LEASH, TOOLKIT, signals_raise
     from toolkit.cli.sweep.plan import impossible_in
     from toolkit.cli.sweep.table import print_objects, print_table
     from toolkit.records import Run
@@ -210,7 +206,8 @@ def command(
             click.echo(f"Sweep `{run.id}` {what}", err=True)
         if not show and run.ended_at is None:
             try:
-                with _terminated_as_interrupted(), waiting_for("Measuring"):
+                # SIGTERM and a closed terminal end it as Ctrl-C does
+                with signals_raise(lambda _: KeyboardInterrupt()), waiting_for("Measuring"):
                     measuring.run()
             except KeyboardInterrupt:
                 go_on = command_on(database, "sweep", "--resume", run.id)
@@ -307,25 +304,3 @@ def _run_of(store: "Store", word: str, database: Path) -> "Run":
     if run is None or run.verb != VERB:
         raise ToolkitError(f"`{database}` has no sweep `{word}`", hint)
     return run
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM and a closed terminal end it as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's signature)
-        if number == signal.SIGHUP:
-            # of one closed terminal its shell tells and then the kernel: the second would cut off what the first ends
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN  # nohup's
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
