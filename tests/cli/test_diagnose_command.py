@@ -105,7 +105,7 @@ def test_an_interrupt_judges_what_was_seen_until_then(
             await keep(await scout.look())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolkit.cli.diagnose.look.follow", interrupted)
+    monkeypatch.setattr("toolkit.cli.diagnose.hosts.follow", interrupted)
     result = diagnose(fleet["seq_limited"].url, "--interval", "10m")
     assert result.exit_code == 130
     assert "Stopped: judged by what was seen" in result.stderr

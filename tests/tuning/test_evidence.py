@@ -368,7 +368,7 @@ def test_a_blasts_seconds_say_how_many_and_how_long() -> None:
         for at in range(40)
     ]
     cells = cells_of_tallies(tallies, range(S, S + 40))
-    found = evidence_of_seconds(cells, tallies)
+    found = evidence_of_seconds(cells)
     assert (found.interval_s, found.requests, found.requests_per_s) == (40, 400, 9)
     assert (found.error_share, found.refused_share, found.output_tokens_per_s) == (
         0.1,
@@ -390,7 +390,7 @@ def seconds(*ttft_ms: float, ok: int = 8, seconds: int = 40) -> Evidence:
         )
         for at in range(seconds)
     ]
-    return evidence_of_seconds(cells_of_tallies(tallies, range(S, S + seconds)), tallies)
+    return evidence_of_seconds(cells_of_tallies(tallies, range(S, S + seconds)))
 
 
 def test_in_a_blast_too_the_third_of_those_at_once_tells_whether_it_was_cold() -> None:

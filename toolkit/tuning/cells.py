@@ -6,6 +6,7 @@ second, of a bench one for each wave.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,6 +24,8 @@ class Cell:
     elapsed_s: float = 0.0
     ok: int = 0
     errors: int = 0
+    error_kinds: Counter[str] = field(default_factory=Counter)
+    """How often each kind came."""
     output_tokens: int = 0
     """Of ok answers, as latencies are."""
     e2e: Sketch = field(default_factory=Sketch)
@@ -32,10 +35,14 @@ class Cell:
     @classmethod
     def of_tallies(cls, tallies: Collection[Tally], elapsed_s: float) -> "Cell":
         """All these in one; tallies know no time per token."""
+        kinds = Counter[str]()
+        for each in tallies:
+            kinds.update({one.kind: one.count for one in each.error_kinds})
         return cls(
             elapsed_s=elapsed_s,
             ok=sum(each.ok for each in tallies),
             errors=sum(each.errors for each in tallies),
+            error_kinds=kinds,
             output_tokens=sum(each.output_tokens for each in tallies),
             e2e=Sketch.from_bytes(merged(each.e2e for each in tallies)),
             ttft=Sketch.from_bytes(merged(each.ttft for each in tallies)),
@@ -49,6 +56,7 @@ class Cell:
             elapsed_s=elapsed_s,
             ok=len(answers),
             errors=len(shots) - len(answers),
+            error_kinds=Counter(shot.error_kind or "unknown" for shot in shots if not shot.ok),
             output_tokens=sum(shot.output_tokens or 0 for shot in answers),
             e2e=Sketch.of(shot.e2e_ms for shot in answers),
             ttft=Sketch.of(shot.ttft_ms for shot in answers),
@@ -84,6 +92,7 @@ def summed(cells: Iterable[Cell]) -> Cell:
         whole.elapsed_s += cell.elapsed_s
         whole.ok += cell.ok
         whole.errors += cell.errors
+        whole.error_kinds.update(cell.error_kinds)
         whole.output_tokens += cell.output_tokens
         whole.e2e.merge(cell.e2e)
         whole.ttft.merge(cell.ttft)

@@ -209,13 +209,9 @@ def criteria(
             status, evidence, settle = judged[name]
             if status != "met":
                 return status, f"`{name}`: {evidence}", settle
-        kinds = Counter[str]()
-        for host in hosts:
-            kinds.update(host.error_kinds)
         all_hosts = replace(
             hosts[0],
             whole=summed(host.whole for host in hosts),
-            error_kinds=kinds,
             streamed=sum(host.streamed for host in hosts),
         )
         return judge(all_hosts, events)
@@ -310,10 +306,10 @@ def stability(host: HostReport, events: Iterable[Event]) -> Judgement:
     ended = host.whole.ended
     if not ended:
         return ("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
-    timeouts = sum(host.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
+    timeouts = sum(host.whole.error_kinds[kind] for kind in OUT_OF_TIME)
     out_of_memory = sum(bool(MEMORY.search(event.text)) for event in events)
     sure = timeouts + out_of_memory
-    perhaps = sum(host.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
+    perhaps = sum(host.whole.error_kinds[kind] for kind in MAY_BE_MEMORY)
     rate, most = (100 * count / ended for count in (sure, sure + perhaps))
     found = (
         f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {ended:,} requests, "

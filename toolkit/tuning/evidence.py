@@ -17,7 +17,7 @@ from toolkit.metrics.dialects import EngineNumbers, read_cache, read_numbers
 from toolkit.metrics.names import PEERS, VLLM, VLLM_PREFIXES
 from toolkit.metrics.parser import Histogram, MetricsPage
 from toolkit.profiles import Profile
-from toolkit.records import Ledger, Reading, RequestRecord, Sighting, Tally
+from toolkit.records import Ledger, Reading, RequestRecord, Sighting
 from toolkit.stats import Sketch
 from toolkit.tuning.cells import Cell, summed
 from toolkit.tuning.figures import ratio
@@ -496,6 +496,7 @@ def _as_timed(whole: Cell) -> Evidence:
         client_e2e_p50_ms=whole.figure("e2e_p50_ms"),
         tpot_p50_ms=whole.figure("tpot_p50_ms"),
         error_share=whole.figure("error_rate"),
+        refused_share=ratio(sum(whole.error_kinds[kind] for kind in REFUSED), whole.ended),
     )
 
 
@@ -514,7 +515,6 @@ def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     tokens = [shot.prompt_tokens or 0 for shot in prompts]
     found = Evidence(
         gap_p50_ms=gaps.quantile(0.5),
-        refused_share=sum(shot.error_kind in REFUSED for shot in measured) / len(measured),
         prompt_tokens_mean=fmean(tokens) if tokens else None,
         prompt_tokens_p95=Sketch.of(tokens).quantile(0.95),
         longest_request_tokens=max(
@@ -535,20 +535,15 @@ def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     return merged((timed, found, begun))
 
 
-def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) -> Evidence:
-    """What a blast's seconds at one host say; only tallies know in which way requests failed."""
+def evidence_of_seconds(cells: Sequence[Cell]) -> Evidence:
+    """What a blast's seconds at one host say."""
     whole = summed(cells)
     if not whole.ended:
         return Evidence()
-    ended = refused = 0
-    for tally in tallies:
-        ended += tally.ok + tally.errors
-        refused += sum(error.count for error in tally.error_kinds if error.kind in REFUSED)
     found = Evidence(
         interval_s=whole.elapsed_s,
         requests_per_s=whole.figure("rps"),
         output_tokens_per_s=whole.figure("output_tokens_per_s"),
-        refused_share=ratio(refused, ended),
     )
     # the first seconds against the last half: of streams where there are any, else of whole answers
     streams = whole.ttft.count > 0

@@ -1,8 +1,7 @@
 """What one host answered in a run, whole and over time, from tallies or from timed requests. No store, no clock."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +20,6 @@ class HostReport:
     name: str
     url: str
     whole: Cell
-    error_kinds: Mapping[str, int]
-    """The most frequent first."""
     streamed: int
     """Of ok answers."""
     prompt_tokens: int
@@ -35,7 +32,7 @@ class HostReport:
     @property
     def kinds_told(self) -> str:
         """`3 timeout, 1 http_500`, the most frequent first."""
-        ordered = sorted(self.error_kinds.items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(self.whole.error_kinds.items(), key=lambda item: (-item[1], item[0]))
         return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind told"
 
     def as_json(self) -> dict[str, Any]:
@@ -44,7 +41,7 @@ class HostReport:
             **_figures(self.whole),
             "name": self.name,
             "url": self.url,
-            "error_kinds": self.error_kinds,
+            "error_kinds": dict(self.whole.error_kinds.most_common()),
             "streamed": self.streamed,
             "prompt_tokens": self.prompt_tokens,
             "e2e_p99_ms": self.whole.figure("e2e_p99_ms"),
@@ -80,9 +77,6 @@ def host_report(
 ) -> HostReport:
     """One host's whole run, from its ranked tallies, at least one; `duration_s`: its rates' time, if not the run's."""
     seconds = last_s - first_s + 1
-    kinds = Counter[str]()
-    for each in tallies:
-        kinds.update({one.kind: one.count for one in each.error_kinds})
     # equal stretches; a last one that is not whole is left out, as it would look as if load fell
     width = max(1, math.ceil(seconds / MOST_STRETCHES))
     parts: list[list[Tally]] = [[] for _ in range(max(1, seconds // width))]
@@ -94,7 +88,6 @@ def host_report(
         name=tallies[0].name,
         url=tallies[0].url,
         whole=Cell.of_tallies(tallies, duration_s or float(seconds)),
-        error_kinds=dict(kinds.most_common()),
         streamed=sum(each.streamed for each in tallies),
         prompt_tokens=sum(each.prompt_tokens for each in tallies),
         cache_told=sum(each.cache_told + each.cache_judged for each in tallies),

@@ -146,7 +146,7 @@ def text_lines(report: Report) -> Iterator[str]:
         yield f"{host.name} ({host.url})"
         for name, value, definition in figures(host):
             yield f"  {name:<18} {value:<26} {definition}"
-        if host.error_kinds:
+        if host.whole.error_kinds:
             yield f"  {'Errors by kind':<18} {host.kinds_told}"
         for verdict in host.verdicts:
             yield f"  Verdict {verdict.code} ({verdict.confidence}): {verdict.evidence}"

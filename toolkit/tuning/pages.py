@@ -145,7 +145,7 @@ def _host(host: HostReport) -> Markup:
         "section",
         tag("h2", host.name, " ", tag("small", host.url, class_="nothing")),
         figures_list(figures(host)),
-        tag("p", f"Errors by kind: {host.kinds_told}") if host.error_kinds else None,
+        tag("p", f"Errors by kind: {host.kinds_told}") if host.whole.error_kinds else None,
         [tag("h3", "Verdicts"), notes_list(verdicts, "")] if verdicts else None,
     )
 

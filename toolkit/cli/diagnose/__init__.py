@@ -1,1 +1,1 @@
-"""`toolkit diagnose`: its command line (verb), and what is known of hosts: seen now (look), or stored with a run (stored)."""
+"""`toolkit diagnose`: its command line (verb), and what is known of the hosts that it judges (hosts)."""

@@ -21,7 +21,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url
 
 if TYPE_CHECKING:
-    from toolkit.cli.diagnose.stored import HostFacts
+    from toolkit.cli.diagnose.hosts import HostFacts
     from toolkit.tuning.diagnose import Diagnosis
 
 RUN = re.compile(r"[0-9a-f]{12}(:.+)?")
@@ -117,11 +117,12 @@ def command(
     if (model is None) != (gpu is None):
         raise click.UsageError("--model and --gpu go together: weights against memory")
     from toolkit.cli.catalog import table
-    from toolkit.cli.diagnose.stored import (
+    from toolkit.cli.diagnose.hosts import (
         evidence_of_capture,
         evidence_of_log,
         evidence_of_model,
         hosts_of_run,
+        look_at,
     )
     from toolkit.tuning.diagnose import diagnose, read_table
     from toolkit.tuning.evidence import Evidence, merged
@@ -145,8 +146,6 @@ def command(
                 f"`{target}` is no run, no URL and no file of hosts",
                 "A run is told by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
             )
-        from toolkit.cli.diagnose.look import look_at
-
         hosts = hosts_from([target])
         allow_open_files()
         tls = tls_for(insecure=insecure, ca=ca)

@@ -1,20 +1,32 @@
-"""What `toolkit diagnose` knows without looking: a stored run's hosts, a capture's requests, a startup log, a model on a GPU."""
+"""What is known of hosts, for `toolkit diagnose` to judge: of servers that are looked at now, again and again, or of a stored run.
 
+Beside it what a capture, a startup log, or a model on a GPU tells.
+"""
+
+import asyncio
 import contextlib
 import re
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
 
 from toolkit.cli.catalog import profile_from
-from toolkit.cli.inputs import open_input
+from toolkit.cli.inputs import keys_for, open_input
 from toolkit.cli.named_run import measured_hosts, run_of, verdicts_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
+from toolkit.hosts import is_loopback
 from toolkit.plan.catalog import gpu_of, model_of
 from toolkit.plan.weights import weights_bytes
-from toolkit.records import Run
+from toolkit.records import Host, Run
+from toolkit.scout.answers import Scrape
+from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
+from toolkit.scout.sighting import examine, sight
 from toolkit.serving.startup_log import Startup
 from toolkit.store import Store
 from toolkit.tuning.compare import side_of
@@ -27,9 +39,12 @@ from toolkit.tuning.evidence import (
     evidence_of_shots,
     evidence_of_verdicts,
     merged,
+    sample_of_page,
     sample_of_sighting,
 )
 
+EVERY_S = 1.0
+LEAST_LOOKS = 5
 SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
 """How a sweep labels the runs of its loads."""
 SLACK_S = 2.0
@@ -48,6 +63,90 @@ class HostFacts:
     run: str | None = None
     error: str | None = None
     """Why nothing could be seen."""
+
+
+# --- looked at now ----------------------------------------------------------------------------------------
+
+
+def look_at(
+    hosts: Sequence[Host], *, interval_s: float, timeout_s: float, tls: ssl.SSLContext
+) -> tuple[list[HostFacts], bool]:
+    """Look at all hosts side by side for the interval; with it whether somebody stopped that."""
+    every_s = min(EVERY_S, interval_s / (LEAST_LOOKS - 1))
+    looks = round(interval_s / every_s) + 1
+    keys, quiet, crowd = keys_for(hosts), QuietMoments(), Crowd()
+    found: dict[str, list[Scrape]] = {host.name: [] for host in hosts}
+
+    async def keep(look: Scrape) -> None:
+        found[look.host.name].append(look)
+
+    async def look_side_by_side() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            scouts = [Scout(host, tls, keys.get(host.name), timeout_s, quiet) for host in hosts]
+            for scout in scouts:
+                stack.push_async_callback(scout.aclose)
+            await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
+
+    what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
+    click.echo(f"Looking at {what} for {interval_s:g} s", err=True)
+    stopped = False
+    try:
+        with waiting_for("Looking"):
+            asyncio.run(look_side_by_side())
+    except KeyboardInterrupt:
+        click.echo("Stopped: judged by what was seen", err=True)
+        stopped = True
+
+    here = {host.name for host in hosts if is_loopback(urlsplit(host.url).hostname or "")}
+    gpu = _gpu_here() if here else Evidence()
+    seen = []
+    for host in hosts:
+        samples = []
+        for look in found[host.name]:
+            evidence = examine(look)
+            if evidence.page is None or evidence.metrics.answered_at is None:
+                continue
+            sample = sample_of_page(
+                evidence.page,
+                at_s=evidence.metrics.answered_at,
+                wall_s=look.at,
+                max_model_len=sight(evidence).max_model_len,
+                content_type=evidence.metrics.content_type,
+            )
+            if sample is not None:
+                samples.append(sample)
+        error = None
+        if len(samples) < 2:
+            last = found[host.name][-1:]
+            error = sight(examine(last[0])).error if last else "it was not looked at"
+            error = error or "its `/metrics` was no engine's, or came only once"
+        known = [evidence_of_samples(samples), *([gpu] if host.name in here else [])]
+        seen.append(HostFacts(name=host.name, url=host.url, evidence=merged(known), error=error))
+    return seen, stopped
+
+
+def _gpu_here() -> Evidence:
+    """What NVML says of this machine's GPUs; which of them a server uses it does not say, so the busiest stands for all."""
+    from toolkit.serving.preflight.gpu import HELD_DOWN, gpus
+
+    known = [gpu for gpu in gpus().gpus if gpu.busy_share is not None]
+    if not known:
+        return Evidence()
+    busiest = max(known, key=lambda gpu: gpu.busy_share or 0.0)
+    used = None
+    if busiest.total_bytes and busiest.free_bytes is not None:
+        used = 1 - busiest.free_bytes / busiest.total_bytes
+    throttled = None
+    if busiest.limits is not None:
+        throttled = any(limit in HELD_DOWN for limit in busiest.limits)
+    return Evidence(
+        gpu_busy_share=busiest.busy_share,
+        gpu_throttled=throttled,
+        gpu_memory_used_share=used,
+    )
+
+
+# --- stored -----------------------------------------------------------------------------------------------
 
 
 def hosts_of_run(target: str, database: Path) -> list[HostFacts]:
@@ -89,7 +188,7 @@ def _evidence(store: Store, run: Run, name: str, codes: Sequence[str]) -> Eviden
         )
     else:
         cells = [cell for _, cell in sorted(side_of(store, run, name).cells.items())]
-        told = evidence_of_seconds(cells, store.tallies(run.id, name=name, kind="ranked"))
+        told = evidence_of_seconds(cells)
     found = [told, evidence_of_verdicts(codes, client_ok=run.client_ok)]
 
     # of a load that a sweep made, what came of the requests for JSON that it sent after it
