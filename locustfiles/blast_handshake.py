@@ -4,6 +4,8 @@ Locust sends users by class name and a worker makes them of its own list: with a
 the same names.
 """
 
+import signal
+import sys
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ from blast_master import say
 from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
 
 HELLO, WELCOME = "toolkit_hello", "toolkit_welcome"
@@ -22,7 +25,14 @@ GIVE_UP_S = 300.0
 
 
 def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
-    """Return once the master has the same list; raises ToolkitError when it has another, or does not answer."""
+    """Return once the master has the same list; raises ToolkitError when it has another, or does not answer.
+
+    Ctrl-C meanwhile ends the process: nothing was begun, so nothing is to be stopped.
+    """
+    # of a KeyboardInterrupt gevent and Python print a traceback each
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nohup ignores it
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     client = zmqrpc.Client(host, port, f"hello_{uuid4().hex}")
     hello = Message(
         HELLO, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
@@ -50,6 +60,8 @@ def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     finally:
         asking.kill(block=False)
         client.close(linger=0)
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     if answer is None:
         raise ToolkitError(f"no blast's master answers at `{host}:{port}`", "Start it first")
     if not answer["is_same"]:

@@ -1,6 +1,8 @@
 """Plain Locust's page is on this machine alone unless told otherwise; and no file of a user's reaches what `toolkit blast` loads."""
 
 import base64
+import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -46,6 +48,21 @@ def test_the_page_is_on_the_loopback_and_asks_for_a_password_beyond(tmp_path: Pa
             }
             assert found["anybody:s3cret", "/"] == 200
             assert "s3cret" not in running.text
+
+
+def test_ctrl_c_ends_a_worker_that_waits_for_its_master_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+        words = ["--worker", "--master-port", str(port), "--host", "http://127.0.0.1:9"]
+        with program([*LOCUST, *words], cwd=tmp_path) as worker:
+            asking, _ = silent.accept()
+            with asking:
+                worker.process.send_signal(signal.SIGINT)
+                assert worker.wait() == 130
+            assert not [w for w in ("Traceback", "KeyboardInterrupt") if w in worker.text]
 
 
 def test_no_locust_conf_reaches_a_blast(tmp_path: Path) -> None:
