@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from toolkit.cli.catalog import table
+from toolkit.plan.catalog import table
 from toolkit.plan.model_config import Shape, shape_of
 
 GIB = 2**30

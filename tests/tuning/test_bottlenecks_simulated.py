@@ -13,7 +13,7 @@ from support.simulated_load import (
     robot_or_capital,
 )
 
-from toolkit.cli.catalog import table
+from toolkit.plan.catalog import table
 from toolkit.tuning.diagnose import Diagnosis, diagnose, read_table
 from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged
 

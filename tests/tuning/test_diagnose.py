@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.cli.catalog import table
 from toolkit.errors import ToolkitError
+from toolkit.plan.catalog import table
 from toolkit.tuning.diagnose import amount, diagnose, looked_at, read_table
 from toolkit.tuning.evidence import NAMES, Evidence, merged
 

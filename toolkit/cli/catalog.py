@@ -1,9 +1,8 @@
-"""Where profiles and tables are read from: the catalog inside the package, or a file of the user's."""
+"""Where profiles are read from: the catalog inside the package, or a file of the user's."""
 
-import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.errors import ToolkitError
 
@@ -51,9 +50,3 @@ def shelf(name: str) -> "dict[str, Traversable]":
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".toml")
     }
-
-
-def table(name: str) -> dict[str, Any]:
-    """Read one of the catalog's own tables, e.g., `models` or `gpus`."""
-    text = (files("toolkit") / "catalog" / f"{name}.toml").read_text("utf-8")
-    return tomllib.loads(text)

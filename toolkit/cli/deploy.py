@@ -103,11 +103,11 @@ def command(
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"{option} is for {' and '.join(ONLY_FOR[name])}, not {kind}")
 
-    from toolkit.cli.catalog import table
     from toolkit.cli.stack_read import preset_flags, stack_text
     from toolkit.deploy.flags import image_arguments
     from toolkit.deploy.render import write
     from toolkit.deploy.site import site_of
+    from toolkit.plan.catalog import table
     from toolkit.serving.flags import known
     from toolkit.serving.stack import placed, read
 

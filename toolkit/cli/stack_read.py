@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.catalog import table
 from toolkit.cli.inputs import toml_text
 from toolkit.config_file import FieldError
 from toolkit.errors import ToolkitError
+from toolkit.plan.catalog import table
 from toolkit.serving.presets import preset
 from toolkit.serving.stack import Flags, flag_name
 

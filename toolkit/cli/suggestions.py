@@ -58,63 +58,47 @@ def file_or_one_of(names: Callable[[click.Context, str], Names]) -> Suggest:
 # --- the catalog's, and the toolkit's own ---------------------------------------------------------------
 
 
-@file_or_one_of
-def profile(_context: click.Context, _begun: str) -> Names:
-    """A profile of the catalog."""
+def _tables() -> dict[str, Callable[[], dict[str, str | None]]]:
+    """What the toolkit itself has by name."""
+    from toolkit.cli import VERBS
     from toolkit.cli.catalog import shelf
+    from toolkit.plan.catalog import table
+    from toolkit.plan.kv_cache import KV_DTYPES
+    from toolkit.plan.quantization import QUANTIZATIONS
 
-    return [(name, None) for name in shelf("profiles")]
-
-
-@file_or_one_of
-def recipe(_context: click.Context, _begun: str) -> Names:
-    """A sweep of the catalog."""
-    from toolkit.cli.catalog import shelf
-
-    return [(name, None) for name in shelf("sweeps")]
-
-
-@one_of
-def preset(_context: click.Context, _begun: str) -> Names:
-    """A preset of the catalog."""
-    from toolkit.cli.catalog import table
-
-    return [(name, row.get("why")) for name, row in table("presets").items()]
+    return {
+        "profile": lambda: dict.fromkeys(shelf("profiles")),
+        "recipe": lambda: dict.fromkeys(shelf("sweeps")),
+        "preset": lambda: {name: row.get("why") for name, row in table("presets").items()},
+        "gpu": lambda: {name: f"{row['memory_gib']} GiB" for name, row in table("gpus").items()},
+        "quantization": lambda: dict.fromkeys(QUANTIZATIONS),
+        "cache_dtype": lambda: dict.fromkeys(KV_DTYPES),
+        "verb": lambda: dict.fromkeys(VERBS),
+    }
 
 
-@one_of
-def gpu(_context: click.Context, _begun: str) -> Names:
-    """A GPU of the catalog."""
-    from toolkit.cli.catalog import table
+def _all_of(kind: str) -> Callable[[click.Context, str], Names]:
+    return lambda _context, _begun: _tables()[kind]().items()
 
-    return [(name, f"{row['memory_gib']} GiB") for name, row in table("gpus").items()]
+
+profile = file_or_one_of(_all_of("profile"))
+recipe = file_or_one_of(_all_of("recipe"))
+preset = one_of(_all_of("preset"))
+gpu = one_of(_all_of("gpu"))
+quantization = one_of(_all_of("quantization"))
+cache_dtype = one_of(_all_of("cache_dtype"))
+verb = one_of(_all_of("verb"))
 
 
 @file_or_one_of
 def model(_context: click.Context, begun: str) -> Names:
     """A model of the catalog; by another name of it where none of the first ones fits."""
-    from toolkit.cli.catalog import table
+    from toolkit.plan.catalog import table
 
     known = table("models")
     if any(name.lower().startswith(begun.lower()) for name in known):
         return [(name, None) for name in known]
     return [(alias, name) for name, row in known.items() for alias in row.get("aliases", ())]
-
-
-@one_of
-def quantization(_context: click.Context, _begun: str) -> Names:
-    """A quantization that the planner knows."""
-    from toolkit.plan.quantization import QUANTIZATIONS
-
-    return [(name, None) for name in QUANTIZATIONS]
-
-
-@one_of
-def cache_dtype(_context: click.Context, _begun: str) -> Names:
-    """A data type of the KV cache."""
-    from toolkit.plan.kv_cache import KV_DTYPES
-
-    return [(name, None) for name in KV_DTYPES]
 
 
 @one_of
@@ -132,14 +116,6 @@ def target(context: click.Context, _begun: str) -> Names:
     group = context.parent.command if context.parent else None
     orders = group.commands if isinstance(group, click.Group) else {}
     return [(name, one.get_short_help_str()) for name, one in orders.items() if not one.hidden]
-
-
-@one_of
-def verb(_context: click.Context, _begun: str) -> Names:
-    """A verb of the toolkit."""
-    from toolkit.cli import VERBS
-
-    return [(name, None) for name in VERBS]
 
 
 # --- what the machine and the database know -------------------------------------------------------------

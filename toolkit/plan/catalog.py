@@ -1,4 +1,4 @@
-"""Models and GPUs by the word that somebody has for them: a name of the catalog, a path, or an amount of memory. Reads the catalog."""
+"""The catalog's tables; models and GPUs by the word that somebody has for them: a name there, a path, or an amount of memory."""
 
 import tomllib
 from difflib import get_close_matches
@@ -16,8 +16,8 @@ PARTS = ("-fp8", "-awq", "-gptq-int4", "-gptq", "-int4", "-instruct")
 
 
 @cache
-def table(name: str) -> dict[str, dict[str, Any]]:
-    """`models` or `gpus`."""
+def table(name: str) -> dict[str, Any]:
+    """One of the catalog's own tables: e.g., `models` or `gpus`."""
     return tomllib.loads((files("toolkit") / "catalog" / f"{name}.toml").read_text("utf-8"))
 
 

@@ -116,7 +116,6 @@ def command(
     """
     if (model is None) != (gpu is None):
         raise click.UsageError("--model and --gpu go together: weights against memory")
-    from toolkit.cli.catalog import table
     from toolkit.cli.diagnose.hosts import (
         evidence_of_capture,
         evidence_of_log,
@@ -124,6 +123,7 @@ def command(
         hosts_of_run,
         look_at,
     )
+    from toolkit.plan.catalog import table
     from toolkit.tuning.diagnose import diagnose, read_table
     from toolkit.tuning.evidence import Evidence, merged
 

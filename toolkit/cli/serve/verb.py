@@ -134,13 +134,14 @@ def run(
                 f"--{option} belongs to one engine: write it into the stack file"
             )
 
-    from toolkit.cli.catalog import profile_from, table
+    from toolkit.cli.catalog import profile_from
     from toolkit.cli.inputs import allow_open_files, occupy_standard_files
     from toolkit.cli.output import to_stderr
     from toolkit.cli.proxy.process import meaning, run_loop, secrets_of
     from toolkit.cli.serve.machine import check_keys, is_free, refuse_taken, with_vllm
     from toolkit.cli.serve.run import engine_lines, serve_stack
     from toolkit.cli.stack_read import flags_of, preset_flags, stack_text
+    from toolkit.plan.catalog import table
     from toolkit.serving import presets
     from toolkit.serving.notify import Notify
     from toolkit.serving.stack import drafted, placed, read
