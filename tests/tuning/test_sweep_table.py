@@ -1,19 +1,30 @@
-"""Rows against the base, block by block, with intervals; and how far each lever moved. Expected values by hand or by scipy."""
+"""Rows against the base, block by block, with intervals; how far each lever moved; and all in words.
+
+Expected values by hand or by scipy.
+"""
 
 import math
 import random
 
 import pytest
 
+from toolkit.tuning.figures import figure
 from toolkit.tuning.sweep_file import Configuration, Serving
 from toolkit.tuning.sweep_table import (
+    NO_DIFFERENCE,
+    Compared,
     MeasuredConfiguration,
+    Moved,
     Status,
+    Verdict,
+    difference,
+    lever,
     moved,
+    progression,
     table,
 )
 
-TOKENS = "output_tokens_per_s"
+TOKENS, SHARE = "output_tokens_per_s", "invalid_json_ratio"
 
 
 def one(
@@ -106,10 +117,9 @@ def test_an_interval_is_drawn_in_the_figures_own_measure() -> None:
     assert first.ends(TOKENS) is None  # it is what the other is compared with
     # twice as much in both blocks: the interval is a point, and lies at the figure itself
     assert second.ends(TOKENS) == (pytest.approx(200.0), pytest.approx(200.0))
-    share = "invalid_json_ratio"
-    known = [one("words", 0.5, 0.5, metric=share), one("json", 0.2, 0.3, metric=share)]
+    known = [one("words", 0.5, 0.5, metric=SHARE), one("json", 0.2, 0.3, metric=SHARE)]
     # 25 points less; 0.1 apart, the interval of their mean reaches 12.706 * 0.05 = 0.6353 to both sides of 0.25
-    ends = table(known, [share])[1].ends(share)
+    ends = table(known, [SHARE])[1].ends(SHARE)
     assert ends == (pytest.approx(0.25 - 0.6353, abs=1e-4), pytest.approx(0.25 + 0.6353, abs=1e-4))
 
 
@@ -181,9 +191,8 @@ def test_a_count_of_one_block_stays_the_number_that_it_is() -> None:
 
 
 def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing() -> None:
-    share = "invalid_json_ratio"
-    known = [one("words", 0.3, 0.5, metric=share), one("schema", 0.0, 0.0, metric=share)]
-    (found,) = moved(known, share)
+    known = [one("words", 0.3, 0.5, metric=SHARE), one("schema", 0.0, 0.0, metric=SHARE)]
+    (found,) = moved(known, SHARE)
     assert (found.best, found.worst, found.is_share) == ("schema", "words", True)
     # 30 and 50 points less; of two values 0.2 apart the interval of their mean reaches 12.706 * 0.1 to both sides
     assert (found.factor, found.low, found.high) == (
@@ -195,13 +204,12 @@ def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing
 
 
 def test_a_levers_interval_pays_for_all_pairs_among_which_its_was_picked() -> None:
-    share = "invalid_json_ratio"
     known = [
-        one("a", 0.1, 0.1, 0.1, metric=share),
-        one("b", 0.3, 0.5, 0.7, metric=share),
-        one("c", 0.2, 0.2, 0.2, metric=share),
+        one("a", 0.1, 0.1, 0.1, metric=SHARE),
+        one("b", 0.3, 0.5, 0.7, metric=SHARE),
+        one("c", 0.2, 0.2, 0.2, metric=SHARE),
     ]
-    (found,) = moved(known, share)
+    (found,) = moved(known, SHARE)
     # 20, 40 and 60 points: a deviation of 0.2 among three; Student's t of two degrees at 0.05 / 3 is 7.6488
     reach = 7.6488 * 0.2 / math.sqrt(3)
     assert (found.best, found.worst, found.factor) == ("a", "b", pytest.approx(0.4))
@@ -221,3 +229,102 @@ def test_wild_blocks_do_not_overflow() -> None:
     compared = rows[1].compared[0]
     assert compared.high is not None
     assert math.isfinite(compared.high)
+
+
+# --- in words ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (TOKENS, 3114.4, "3,114"),
+        ("rps", 4.25, "4.25"),
+        ("ttft_p95_ms", 219.0, "219 ms"),
+        ("ttft_p95_ms:short", 89_000.0, "89.0 s"),
+        ("error_rate", 0.045, "4.5 %"),
+        ("rps", None, "\N{EN DASH}"),
+    ],
+)
+def test_a_figure_has_its_unit(name: str, value: float | None, told: str) -> None:
+    assert figure(name, value) == told
+
+
+@pytest.mark.parametrize(
+    ("metric", "middle", "bounds", "verdict", "told"),
+    [
+        (TOKENS, 1.91, (1.85, 1.97), "better", "+191 % (+185 to +197 %)"),
+        (TOKENS, -0.05, (-0.052, -0.048), "worse", "-5.0 % (-5.2 to -4.8 %)"),
+        # bounds of different units keep both
+        (TOKENS, 5.33, (-0.94, 11.6), NO_DIFFERENCE, "no difference shown (-94 % to 12.6x)"),
+        (TOKENS, 0.01, (-0.01, 0.03), NO_DIFFERENCE, "no difference shown (-1.0 to +3.0 %)"),
+        ("error_rate", 0.0, (0.0, 0.0), NO_DIFFERENCE, "no difference shown"),
+        # shares differ by points
+        ("error_rate", 0.11, (0.10, 0.12), "worse", "+11.0 points (+10.0 to +12.0 points)"),
+        (TOKENS, 0.5, (None, None), "not known", "+50 %, one block: no interval"),
+    ],
+)
+def test_a_difference_comes_with_its_interval(
+    metric: str,
+    middle: float,
+    bounds: tuple[float | None, float | None],
+    verdict: Verdict,
+    told: str,
+) -> None:
+    low, high = bounds
+    one = Compared(metric=metric, difference=middle, low=low, high=high, blocks=3, verdict=verdict)
+    assert difference(one) == told
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        # the contest's shape
+        (
+            {"fp8": (1070.0, 1070.0), "awq": (1211.0, 1211.0), "gptq": (3114.0, 3114.0)},
+            "1,070 -> 1,211 (+13 %) -> 3,114 (+191 %)",
+        ),
+        # noise is no step, and what failed is none either
+        (
+            {"a": (100.0, 110.0), "b": (111.0, 101.0), "broken": ()},
+            "105 -> 106 (no difference shown)",
+        ),
+        ({"a": (100.0,)}, None),
+    ],
+)
+def test_the_progression_tells_each_figure_and_its_step(
+    known: dict[str, tuple[float, ...]], told: str | None
+) -> None:
+    measured = [
+        one(name, *values, status="measured" if values else "failed")
+        for name, values in known.items()
+    ]
+    assert progression(table(measured, [TOKENS]), TOKENS) == told
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "bounds", "verdict", "told"),
+    [
+        (TOKENS, 2.91, (2.8, 3.03), "better", "2.91x (2.80 to 3.03) in output tokens/s, gptq against fp8"),
+        (SHARE, 0.4, (0.35, 0.45), "better", "40.0 points (+35.0 to +45.0 points) in invalid JSON, gptq against fp8"),
+        (SHARE, 0.4, (None, None), "not known", "40.0 points in invalid JSON, gptq against fp8, from one block"),
+        (TOKENS, 1.01, (0.9, 1.1), NO_DIFFERENCE, "no difference shown in output tokens/s between its positions"),
+    ],
+)  # fmt: skip
+def test_a_lever_is_told_by_its_best_and_worst(
+    metric: str,
+    factor: float,
+    bounds: tuple[float | None, float | None],
+    verdict: Verdict,
+    told: str,
+) -> None:
+    found = Moved(
+        lever="quantization",
+        best="gptq",
+        worst="fp8",
+        factor=factor,
+        low=bounds[0],
+        high=bounds[1],
+        verdict=verdict,
+        is_share=metric == SHARE,
+    )
+    assert lever(found, metric) == f"quantization: {told}"
