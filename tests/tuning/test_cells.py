@@ -56,6 +56,7 @@ def test_a_failure_takes_its_place_in_a_wave_and_no_place_among_latencies() -> N
     wave = [*shots.uniques(7), shots.failed(7, "timeout")]
     [cell] = cells_of_shots(wave)
     assert (cell.ok, cell.errors, cell.e2e.count) == (7, 1, 7)
+    assert cell.error_kinds == {"timeout": 1}
 
 
 def test_an_open_loop_is_cut_by_how_many_were_under_way() -> None:

@@ -54,6 +54,13 @@ def test_a_bench_is_drawn_as_a_blast_is() -> None:
     )
 
 
+def test_kinds_of_errors_are_told_the_most_frequent_first_and_equals_by_name() -> None:
+    counts = {"connect": 1, "timeout": 3, "cut": 1}
+    kinds = tuple(ErrorCount(kind=kind, count=count) for kind, count in counts.items())
+    found = host_report([tally(S, errors=5, error_kinds=kinds)], S, S)
+    assert found.kinds_told == "3 timeout, 1 connect, 1 cut"
+
+
 def test_cache_hits_are_those_that_answers_tell_and_those_that_were_inferred() -> None:
     told = tally(S, ok=9, cache_told=4, cache_hits=1, cache_judged=5, cache_inferred=2)
     found = host_report([told], S, S)
