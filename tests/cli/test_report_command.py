@@ -11,7 +11,7 @@ from support.shots import shot as timed
 from support.tallies import ALICE, BOB, S, sketch, tally
 
 from toolkit.cli import main
-from toolkit.records import ErrorCount, Event, Host, Run, Verdict
+from toolkit.records import ErrorCount, Event, Host, Run, Seen, Verdict
 from toolkit.sim.app import serve_in_thread
 from toolkit.store import Store
 
@@ -130,6 +130,23 @@ def test_each_criterion_is_met_by_what_the_store_and_the_log_hold(store: Store) 
         ),
         "met",
     )
+
+
+def test_a_report_on_an_old_run_knows_the_stack_and_the_rejections_of_its_time(
+    store: Store,
+) -> None:
+    blasted(store)
+    served(store, *STARTS)
+    store.end_run(SERVE, ended_at=S + 60.0, client_ok=None)
+    store.add_run(Run(id="old", verb="proxy", started_at=S - 60.0, ended_at=S + 60.0))
+    store.add_seen("old", [Seen(ts=S + place, status=429) for place in (1, 2, 3)])
+    for place in range(60):
+        began = S + 100.0 + place
+        store.add_run(Run(id=f"p{place}", verb="proxy", started_at=began, ended_at=began + 1))
+        store.add_run(Run(id=f"s{place}", verb="serve", started_at=began, ended_at=began + 1))
+    found = report()["by_code"]
+    assert "3 requests were answered 429" in found["admission"]["evidence"]
+    assert found["model_loading"]["status"] == "met"
 
 
 def test_each_criterion_is_not_met_where_they_hold_the_contrary(store: Store) -> None:

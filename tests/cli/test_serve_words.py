@@ -194,6 +194,18 @@ def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
     assert blast_on(None) is blast_on("nothing.db") is None
 
 
+def test_a_blast_is_on_whatever_began_after_it() -> None:
+    now = time.time()
+    with Store.open(Path(DATABASE)) as store:
+        store.add_run(Run(id="on", verb="blast", started_at=now - 3600))
+        store.add_second(seconds=[LoaderSecond(run="on", at_s=int(now), worker="w")])
+        for place in range(20):
+            started_at = now - 600 + place
+            over = Run(id=f"b{place}", verb="blast", started_at=started_at, ended_at=started_at + 1)
+            store.add_run(over)
+    assert blast_on(DATABASE) == "on"
+
+
 # --- what ends it ------------------------------------------------------------------------------------------
 
 

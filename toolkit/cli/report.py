@@ -267,7 +267,7 @@ def _rejected(store: "Store", run: "Run") -> int | None:
     """Requests that a proxy's rows of the run's time tell to have been answered 429."""
     found: int | None = None
     end = run.ended_at or float("inf")
-    for other in store.runs(verb="proxy", limit=5):
+    for other in store.runs(verb="proxy"):
         if other.started_at <= end and (other.ended_at or float("inf")) >= run.started_at:
             rows = store.seen(other.id, from_ts=run.started_at, to_ts=min(end, 1e12), texts=False)
             found = (found or 0) + sum(each.status == 429 for each in rows)
@@ -276,9 +276,7 @@ def _rejected(store: "Store", run: "Run") -> int | None:
 
 def _stack_of(store: "Store", run: "Run") -> "Run | None":
     """The serve that was on when the run began, the last begun of several; one that was killed never said its end."""
-    before = [
-        each for each in store.runs(verb="serve", limit=50) if each.started_at <= run.started_at
-    ]
+    before = [each for each in store.runs(verb="serve") if each.started_at <= run.started_at]
     for place, each in enumerate(before):
         if each.ended_at is None and place:
             continue  # another one began after it: it was killed

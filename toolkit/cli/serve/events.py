@@ -25,7 +25,6 @@ ON_BOARD = ("restart", "model")
 """Kinds that whoever looks at the clients' URL wants to see; the others are about the engine."""
 FRESH_S = 20.0
 """A blast writes a row each second; one whose last row is older was killed, or hangs."""
-NEWEST = 5
 SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 
 
@@ -96,7 +95,7 @@ def blast_on(database: str | None) -> str | None:
         return None
     try:
         with Store.open_readonly(Path(database)) as store:
-            for run in store.runs(verb="blast", limit=NEWEST):
+            for run in store.runs(verb="blast"):
                 if run.ended_at is not None:
                     continue
                 last = max(run.started_at, store.last_second(run.id) or 0)
