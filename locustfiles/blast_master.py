@@ -4,6 +4,7 @@ It runs where no users are (Locust's master) or beside them (a blast of one proc
 """
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import gevent
-from blast_plan import WorkerPlan, settings_of
+from blast_plan import WorkerPlan
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
@@ -107,10 +108,26 @@ class Master:
         plan = replace(
             plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts))
         )
-        settings = settings_of(plan, options, users)
+        # as the command line gave it, without a key or a prompt's text: a run that goes on reads it
+        settings = {
+            "users": users,
+            "users_per_host": plan.users_per_host,
+            "spawn_rate": options.spawn_rate,
+            "duration_s": options.run_time,
+            "profile": plan.profile_name,
+            "canaries": plan.canary_share * 100,
+            "mix": None if plan.stream_share is None else plan.stream_share * 100,
+            "max_tokens": plan.max_tokens,
+            "model": plan.model,
+            "rate": plan.rate,
+            "request_timeout_s": plan.timeout_s,
+            "workers": plan.workers,
+            "non_neutral": options.non_neutral,
+        }
+        run_row = Run(id=plan.run, verb=VERB, started_at=now, settings=json.dumps(settings))
 
         def store(store: Store) -> None:
-            store.add_run(Run(id=plan.run, verb=VERB, started_at=now, settings=settings))
+            store.add_run(run_row)
             store.plan_hosts(plan.run, hosts)
             store.add_event(Event(run=plan.run, at=now, kind="start", text=_start_text(plan)))
 

@@ -3,7 +3,6 @@
 It is checked before anything starts. No clock, no socket.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,26 +74,6 @@ def plan_of(options: Any, profile: str, hosts_hash: str) -> WorkerPlan:
     if plan.rate is not None:
         HostPace(plan.rate, start_s=0.0)
     return plan
-
-
-def settings_of(plan: WorkerPlan, options: Any, users: int) -> str:
-    """What a run's row keeps of it: as the command line gave it, without a key or a prompt's text."""
-    told = {
-        "users": users,
-        "users_per_host": plan.users_per_host,
-        "spawn_rate": options.spawn_rate,
-        "duration_s": options.run_time,
-        "profile": plan.profile_name,
-        "canaries": plan.canary_share * 100,
-        "mix": None if plan.stream_share is None else plan.stream_share * 100,
-        "max_tokens": plan.max_tokens,
-        "model": plan.model,
-        "rate": plan.rate,
-        "request_timeout_s": plan.timeout_s,
-        "workers": plan.workers,
-        "non_neutral": options.non_neutral,
-    }
-    return json.dumps(told)
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float | None:

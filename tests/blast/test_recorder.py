@@ -211,37 +211,54 @@ def test_what_is_refused_is_kept_in_order_said_once_and_stored_later() -> None:
     assert database.tried == tried  # nothing is left to write
 
 
-def test_what_is_heard_during_a_write_waits_for_the_next() -> None:
-    record, _, said = recording()
-    batches = []
+@pytest.mark.parametrize("fault", [None, ToolkitError("it is locked"), TypeError("our mistake")])
+def test_what_is_heard_during_a_write_follows_what_was_heard_before_however_that_ends(
+    fault: Exception | None,
+) -> None:
+    stored: list[tuple[Any, ...]] = []
+    writes = 0
+
+    def hear_of(at_s: int) -> None:
+        told = {"tallies": TALLY, "seconds": SECOND}
+        moved = {name: [plain(one) | {"at_s": at_s}] for name, one in told.items()}
+        hear(record, shots=[plain(SHOT) | {"slot": at_s}], **moved)
+        record.add_event(Event(run=RUN, at=at_s, kind="phase"))
 
     def write(*batch: Sequence[Any]) -> None:
-        if not batches:
-            hear(record, tallies=[plain(TALLY) | {"at_s": 101}])
-        batches.append([tally.at_s for tally in batch[0]])
-
-    record = BlastRecorder(write, said.append)
-    hear(record)
-    assert record.write_out()
-    assert record.write_out()
-    assert batches == [[100], [101]]
-
-
-def test_another_fault_than_a_refusal_is_not_swallowed_and_costs_nothing() -> None:
-    stored = []
-
-    def write(*batch: Sequence[Any]) -> None:
-        if not stored:
-            stored.append("broken")
-            raise TypeError("a mistake of ours")
-        stored.extend(batch[0])
+        nonlocal writes
+        writes += 1
+        if writes == 1:
+            hear_of(101)
+            if fault is not None:
+                raise fault
+        tallies, seconds, shots, events = batch
+        moments = zip(
+            [one.at_s for one in tallies],
+            [one.at_s for one in seconds],
+            [one.slot for one in shots],
+            [one.at for one in events],
+            strict=True,
+        )
+        stored.extend(moments)
 
     record = BlastRecorder(write, lambda _: None)
-    hear(record)
-    with pytest.raises(TypeError):
-        record.write_out()
+    hear_of(100)
+    # a refusal is waited out; another fault is a mistake of ours, and raised
+    if isinstance(fault, TypeError):
+        with pytest.raises(TypeError, match="our mistake"):
+            record.write_out()
+    else:
+        assert record.write_out() is (fault is None)
     assert record.write_out()
-    assert stored == ["broken", TALLY]
+    assert stored == [(100,) * 4, (101,) * 4]
+
+
+def test_an_event_alone_is_stored() -> None:
+    record, database, _ = recording()
+    stop = Event(run=RUN, at=99.0, kind="stop")
+    record.add_event(stop)
+    assert record.write_out()
+    assert database.batches == [([], [], [], [stop])]
 
 
 def test_a_database_that_refuses_for_ever_does_not_fill_the_memory(

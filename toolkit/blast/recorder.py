@@ -34,17 +34,6 @@ class _Batch:
     shots: list[RequestRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.tallies or self.seconds or self.shots or self.events)
-
-    def followed_by(self, later: "_Batch") -> "_Batch":
-        return _Batch(
-            tallies=self.tallies + later.tallies,
-            seconds=self.seconds + later.seconds,
-            shots=self.shots + later.shots,
-            events=self.events + later.events,
-        )
-
 
 class BlastRecorder:
     """The master's side, whatever the run."""
@@ -100,12 +89,18 @@ class BlastRecorder:
     def write_out(self) -> bool:
         """Store what waits; whether nothing is left. What is heard meanwhile waits for the next time."""
         batch, self._waiting = self._waiting, _Batch()
-        if not batch:
+        if not (batch.tallies or batch.seconds or batch.shots or batch.events):
             return True
         try:
             self._write(batch.tallies, batch.seconds, batch.shots, batch.events)
         except BaseException as error:
-            self._waiting = batch.followed_by(self._waiting)
+            later = self._waiting
+            self._waiting = _Batch(
+                tallies=batch.tallies + later.tallies,
+                seconds=batch.seconds + later.seconds,
+                shots=batch.shots + later.shots,
+                events=batch.events + later.events,
+            )
             self._limit()
             if not isinstance(error, ToolkitError):
                 raise
