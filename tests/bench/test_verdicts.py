@@ -23,6 +23,7 @@ from support.shots import (
 )
 
 from toolkit.bench.counters import ledger
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Ledger, RequestRecord
@@ -40,7 +41,7 @@ def with_twins() -> list[RequestRecord]:
 
 def test_an_honest_host_is_clean_and_nothing_else() -> None:
     shots = with_twins()
-    (only,) = judgement(shots, books(shots), host=HOST).verdicts
+    (only,) = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
     assert (only.code, only.confidence) == ("clean", "high")
     # 32 answers of 100 tokens
     assert only.evidence == (
@@ -94,7 +95,7 @@ def test_reasons_are_told_apart_and_each_once() -> None:
 def test_what_a_start_looked_like_is_needed_by_nobody_to_be_clean() -> None:
     first = uniques(4)
     shots = [*first, *(twin(first[n], 4 + n) for n in range(2))]
-    (only,) = judgement(shots, books(shots), host=HOST).verdicts
+    (only,) = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
     assert (only.code, only.confidence) == ("clean", "high")
     gap = "(not judged: cold: no new request followed the first answers)"
     assert only.evidence.endswith(gap)
@@ -191,7 +192,7 @@ def test_who_fails_over_a_tenth_is_not_clean_though_its_answers_are(
     # as slow as an answer, so that no speed comes of it
     bad = [failed(n, "timeout", took_ms=60_000.0) for n in range(24, 24 + failures)]
     shots = [*first, *bad, *(twin(first[n], 40 + n) for n in range(8))]
-    told = judgement(shots, books(shots), host=HOST).verdicts
+    told = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
     assert {each.code for each in told} & {"clean", "fast_failures"} == codes
 
 

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import ClientSession, web
 from support.benching import measured, plan, runner_at
 
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.records import Verdict
 from toolkit.sim.app import SimServer
@@ -176,7 +177,7 @@ def judged(
             runner = runner_at(url, plan(**usual | wanted))
             shots = await measured(runner)
             assert all(shot.ok for shot in shots)
-            found = judgement(shots, runner.ledger, host=runner.host).verdicts
+            found = judgement(Case(records=shots, ledger=runner.ledger, host=runner.host)).verdicts
             return {verdict.code: verdict for verdict in found if verdict.code != "cold"}
 
     return asyncio.run(main())

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.bench.summary import LevelFigures
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 
@@ -187,9 +188,9 @@ def told(
     levels: Sequence[LevelFigures] = (),
 ) -> dict[str, Verdict]:
     """All verdicts by code; without a ledger, an honest one."""
-    found = judgement(
-        shots, ledger or books(shots), host=host, peers=peers or {}, levels=levels
-    ).verdicts
+    ledger = ledger or books(shots)
+    case = Case(records=shots, ledger=ledger, host=host, peers=peers or {}, levels=levels)
+    found = judgement(case).verdicts
     by_code = {verdict.code: verdict for verdict in found}
     assert len(by_code) == len(found), "a code stands twice"
     return by_code

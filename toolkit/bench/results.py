@@ -15,6 +15,7 @@ from toolkit.bench.summary import (
     level_figures,
     summary,
 )
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers
@@ -69,16 +70,17 @@ def results(
             if name in (host.name, *shared.get(host.name, ()))
         }
         is_shared = len(of_engine) > 1
-        judged = judgement(
-            of_host,
-            own_share(host.name, of_engine, ledger) if is_shared else ledger,
+        case = Case(
+            records=of_host,
+            ledger=own_share(host.name, of_engine, ledger) if is_shared else ledger,
             host=host,
             peers=peers,
             # another address of this engine is no rival, and would agree with it
             rivals={name: models for name, models in served.items() if name not in of_engine},
             levels=levels,
             is_shared=is_shared,
-        ).verdicts
+        )
+        judged = judgement(case).verdicts
         if is_shared:
             judged = (*judged, same_engine(host.name, of_engine))
         best, knee_at, shown = best_level(levels), knee(levels), None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.evidence import ended_at
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import COUNTERS, NEEDED_FOR_CLEAN, Gap, judgement, not_judged
 from toolkit.bench.verdicts.replays import LEAST_REPLAYS
 from toolkit.bench.verdicts.same_engine import same_engine
@@ -61,14 +62,15 @@ def judged(
             if other != name and other not in addresses
         }
         books = counted.get(name, UNSEEN)
-        found = judgement(
-            canaries[name],
-            ledgers[name],
+        case = Case(
+            records=canaries[name],
+            ledger=ledgers[name],
             host=host,
             peers={other: theirs for other, theirs in canaries.items() if other != name},
             rivals=rivals,
             is_shared=bool(addresses),
         )
+        found = judgement(case)
         accused = [each for each in found.accusations if each.code not in NOT_OF_A_WINDOW]
         codes = {each.code for each in accused}
         # a response cache explains what the counters lack

@@ -20,12 +20,12 @@ class Case:
     """All requests to this host."""
     ledger: Ledger
     host: Host
-    peers: Mapping[str, Sequence[RequestRecord]]
+    peers: Mapping[str, Sequence[RequestRecord]] = field(default_factory=dict)
     """The requests to the other hosts of the run."""
-    rivals: Mapping[str, Sequence[ServedModel]]
+    rivals: Mapping[str, Sequence[ServedModel]] = field(default_factory=dict)
     """The models that these serve."""
-    levels: Sequence[LevelFigures]
-    is_shared: bool
+    levels: Sequence[LevelFigures] = ()
+    is_shared: bool = False
     """Requests of ours to another address move this host's counters, too; `ledger` is then its share."""
     accused: dict[str, Verdict] = field(default_factory=dict)
     """What the rules before found, by code: one cause is reported once."""

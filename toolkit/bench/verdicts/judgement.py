@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account
 from toolkit.bench.evidence import sentence
-from toolkit.bench.summary import LevelFigures
 from toolkit.bench.verdicts import (
     cold,
     fast_failures,
@@ -28,19 +27,9 @@ from toolkit.bench.verdicts import (
     truncated_output,
 )
 from toolkit.bench.verdicts.case import Case
-from toolkit.records import (
-    MOST_ERRORS,
-    Confidence,
-    Host,
-    Ledger,
-    RequestRecord,
-    ServedModel,
-    Verdict,
-)
+from toolkit.records import MOST_ERRORS, Confidence, Verdict
 from toolkit.units import whole
 
-NO_PEERS: Mapping[str, Sequence[RequestRecord]] = {}
-NO_RIVALS: Mapping[str, Sequence[ServedModel]] = {}
 DUPLICATES = frozenset({"response_cache"})
 COUNTERS = frozenset({"hidden_backend", "foreign_traffic"})
 LENGTHS = frozenset({"truncated_output", "inflated_usage"})
@@ -114,37 +103,15 @@ class Judgement:
         return (Verdict(code="clean", confidence=confidence, evidence=evidence),)
 
 
-def judgement(
-    records: Sequence[RequestRecord],
-    ledger: Ledger,
-    *,
-    host: Host,
-    peers: Mapping[str, Sequence[RequestRecord]] = NO_PEERS,
-    rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
-    levels: Sequence[LevelFigures] = (),
-    is_shared: bool = False,
-) -> Judgement:
-    """Try all rules on one host in one run.
-
-    `records` are all requests to this host, `peers` those to the other hosts of the run, `rivals` the models that these
-    serve. `is_shared`: requests of ours to another address move this host's counters, too; `ledger` is then its share.
-    """
-    case = Case(
-        records=records,
-        ledger=ledger,
-        host=host,
-        peers=peers,
-        rivals=rivals,
-        levels=levels,
-        is_shared=is_shared,
-    )
+def judgement(case: Case) -> Judgement:
+    """Try all rules on one host in one run."""
     gaps: list[Gap] = []
     for code, (rule, why_unseen) in RULES.items():
         if verdict := rule(case):
             case.accused[code] = verdict
         elif why_unseen and (why := why_unseen(case)):
             gaps.append((code, why))
-    measured = [record for record in records if record.kind != "warmup"]
+    measured = [record for record in case.records if record.kind != "warmup"]
     return Judgement(
         accusations=tuple(case.accused.values()),
         gaps=tuple(gaps),
