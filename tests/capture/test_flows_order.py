@@ -1,5 +1,6 @@
 """Segments in any order, twice, overlapping and cut: the bytes that were sent, in order, or a hole that is told."""
 
+import pytest
 from support.streams import Capture, opened, post
 
 ONE, TWO = b'{"n": 1, "text": "first"}', b'{"n": 2}'
@@ -18,22 +19,17 @@ def test_a_request_in_one_segment_is_told_with_all_that_is_known() -> None:
     assert request.in_flight is None
 
 
-def test_a_request_is_the_same_wherever_it_is_split() -> None:
+def test_a_request_is_the_same_wherever_it_is_split_even_if_the_second_half_comes_first() -> None:
     data = post(ONE) + post(TWO)
     for at in range(1, len(data)):
         capture = opened()
         capture.client(data[:at])
         capture.client(data[at:])
         assert capture.bodies == [ONE, TWO], f"split at {at}"
-
-
-def test_a_request_is_the_same_wherever_the_late_half_begins() -> None:
-    data = post(ONE) + post(TWO)
-    for at in range(1, len(data)):
         capture = opened()
         capture.send(capture.next + at, data[at:])
         capture.send(capture.next, data[:at])
-        assert capture.bodies == [ONE, TWO], f"split at {at}"
+        assert capture.bodies == [ONE, TWO], f"split at {at}, the second half first"
 
 
 def test_the_last_byte_of_a_request_is_the_one_that_closed_the_hole() -> None:
@@ -94,87 +90,71 @@ def test_a_lost_middle_is_waited_for_and_then_told() -> None:
     assert (capture.losses.gaps, capture.losses.gap_bytes) == (1, 1448)
 
 
-def test_a_hole_up_to_a_bodys_last_byte_spares_the_next_request() -> None:
+AFTER = post(ONE) + post(TWO)
+LONG, BOTH = post(b"x" * 3000), post(b"x" * 1000) + post(ONE)
+AT_V1 = post(ONE, path=b"/v1/completions")
+CHUNKED = b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"
+NAMELESS, NAMED = (None, None), ("POST", "/v1/x")
+# what is sent, and how many bytes of it are lost; per damaged request what is told of it; the whole bodies
+HOLES = {
+    "up to a body's last byte: the next request is spared, even in segments without a whole first line": (
+        [LONG[:1000], len(LONG) - 1000, *(AFTER[at : at + 10] for at in range(0, len(AFTER), 10))],
+        [(f"{len(LONG) - 1000:,} bytes lost", NAMED)],
+        [ONE, TWO],
+    ),
+    "beyond a body's end: it hurts until a segment begins with a request": (
+        [BOTH[:500], len(BOTH) - 510, BOTH[-10:], post(TWO)],
+        [(f"{len(BOTH) - 510:,} bytes lost", NAMED)],
+        [TWO],
+    ),
+    "beyond a body's end, the second one": (
+        [BOTH[:500], 100, BOTH[600:700], len(BOTH) - 710, BOTH[-10:], post(TWO)],
+        [(f"{len(BOTH) - 610:,} bytes lost", NAMED)],
+        [TWO],
+    ),
+    "in the head of a pipelined request: its first line may be cut": (
+        [post(ONE) + AT_V1[:12], 10, AT_V1[22:], post(TWO)],
+        [("10 bytes lost", NAMELESS)],
+        [ONE, TWO],
+    ),
+    "in a head behind its first line": (
+        [AT_V1[:40], 10, AT_V1[50:], post(TWO)],
+        [("10 bytes lost", ("POST", "/v1/completions"))],
+        [TWO],
+    ),
+    "twice in one body": (
+        [LONG[:1000], 100, LONG[1100:1200], 200, LONG[1400:], post(TWO)],
+        [("300 bytes lost", NAMED)],
+        [TWO],
+    ),
+    "a whole request, and later beyond a body's end": (
+        [len(AT_V1), post(TWO), BOTH[:500], len(BOTH) - 510, BOTH[-10:], post(TWO)],
+        [(f"{len(BOTH) - 510:,} bytes lost", NAMED)],
+        [TWO, TWO],
+    ),
+    "a whole request: no request": ([len(AT_V1), post(TWO)], [], [TWO]),
+    "in a chunk": ([CHUNKED, 2, b"\r\n0\r\n\r\n", post(TWO)], [("2 bytes lost", NAMED)], [TWO]),
+}
+
+
+@pytest.mark.parametrize(("sent", "damaged", "bodies"), HOLES.values(), ids=HOLES)
+def test_a_hole_hurts_the_request_that_it_is_in_and_no_other(
+    sent: list[bytes | int],
+    damaged: list[tuple[str, tuple[str | None, str | None]]],
+    bodies: list[bytes],
+) -> None:
     capture = opened()
-    data = post(b"x" * 3000)
-    capture.client(data[:1000])
-    capture.lose(len(data) - 1000)
-    # in such small segments that none holds a whole first line
-    capture.client(post(ONE) + post(TWO), size=10)
+    for step in sent:
+        if isinstance(step, int):
+            capture.lose(step)
+        else:
+            capture.client(step)
     capture.wait(3)
-    assert capture.bodies == [ONE, TWO]
-
-
-def test_a_hole_beyond_a_bodys_end_hurts_until_a_segment_begins_with_a_request() -> None:
-    capture = opened()
-    data = post(b"x" * 1000) + post(ONE)
-    capture.client(data[:500])
-    capture.lose(len(data) - 510)
-    capture.client(data[-10:])
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert capture.problems == [f"{len(data) - 510:,} bytes lost"]
-    assert (capture.bodies, capture.losses.unparsed) == ([TWO], 0)
-
-
-def test_a_second_hole_beyond_a_bodys_end_hurts_as_the_first_would() -> None:
-    capture = opened()
-    data = post(b"x" * 1000) + post(ONE)
-    capture.client(data[:500])
-    capture.lose(100)
-    capture.client(data[600:700])
-    capture.lose(len(data) - 710)
-    capture.client(data[-10:])
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert capture.problems == [f"{100 + len(data) - 710:,} bytes lost"]
-    assert (capture.bodies, capture.losses.unparsed) == ([TWO], 0)
-
-
-def test_a_hole_in_the_head_of_a_pipelined_request_leaves_its_first_line_open() -> None:
-    capture = opened()
-    data = post(TWO, path=b"/v1/completions")
-    capture.client(post(ONE) + data[:12])
-    capture.lose(10)
-    capture.client(data[22:])
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert capture.problems == ["10 bytes lost"]
-    assert (capture.requests[1].method, capture.requests[1].path) == (None, None)
-    assert capture.bodies == [ONE, TWO]
-
-
-def test_a_hole_in_the_head_keeps_the_first_line_if_that_was_seen() -> None:
-    capture = opened()
-    data = post(ONE, path=b"/v1/completions")
-    capture.client(data[:40])
-    capture.lose(10)
-    capture.client(data[50:])
-    capture.client(post(TWO))
-    capture.wait(3)
-    hurt, whole = capture.requests
-    assert (hurt.damaged, hurt.method, hurt.path) == (True, "POST", "/v1/completions")
-    assert whole.body == TWO
-
-
-def test_a_request_lost_whole_is_a_gap_and_no_request() -> None:
-    capture = opened()
-    capture.lose(len(post(ONE)))
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert (capture.bodies, capture.problems) == ([TWO], [])
-    assert capture.losses.gap_bytes == len(post(ONE))
-
-
-def test_a_chunked_body_with_a_hole_is_damaged_and_the_next_request_whole() -> None:
-    capture = opened()
-    head = b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-    capture.client(head + b"5\r\nhel")
-    capture.lose(2)
-    capture.client(b"\r\n0\r\n\r\n")
-    capture.client(post(TWO))
-    capture.wait(3)
-    assert (capture.bodies, capture.problems) == ([TWO], ["2 bytes lost"])
+    hurt = [one for one in capture.requests if one.damaged]
+    assert [(one.problem, (one.method, one.path)) for one in hurt] == damaged
+    assert capture.bodies == bodies
+    losses, lost = capture.losses, [step for step in sent if isinstance(step, int)]
+    assert (losses.gaps, losses.gap_bytes, losses.unparsed) == (len(lost), sum(lost), 0)
 
 
 def test_a_cut_frame_that_comes_early_is_a_hole_in_its_place() -> None:
