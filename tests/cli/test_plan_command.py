@@ -294,7 +294,7 @@ def test_an_amount_that_is_none_is_told_how_to_write_one(word: str) -> None:
         ((*QWEN, "--api-price", "cheap"), "is no price"),
         ((*QWEN, "--api-price", "nan"), "is no price"),
         ((*QWEN, "--api-price", "1/2/3"), "is no price"),
-        ((*QWEN, "--calls", "1s,later"), "is no duration"),
+        ((*QWEN, "--calls", "1s,later"), "is no list of durations"),
     ],
 )
 def test_a_wrong_command_line_is_told_what_is_missing(words: tuple[str, ...], message: str) -> None:

@@ -8,10 +8,10 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, PRICE, SIZE, database_option, tls_options
+from toolkit.cli.options import DURATION, PRICE, SIZE, Written, database_option, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
-from toolkit.units import GIB, counted
+from toolkit.units import GIB, counted, seconds_of
 
 if TYPE_CHECKING:
     from toolkit.plan.engine import EngineSettings
@@ -19,25 +19,21 @@ if TYPE_CHECKING:
     from toolkit.records import Sighting
 
 LARGEST = 1e9
-
-
-class DurationList(click.ParamType[tuple[float, ...]]):
-    """Durations with commas between them; the value is in seconds."""
-
-    name = "durations"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Read `300ms,300ms,100ms`."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(DURATION.convert(word.strip(), param, ctx) for word in str(value).split(","))
-
-
 COUNT = click.IntRange(min=1)
 TOKENS = click.FloatRange(min=1)
 AMOUNT = click.FloatRange(min=0, min_open=True)
+
+
+def durations_of(text: str) -> tuple[float, ...] | None:
+    """Seconds of `300ms,300ms,100ms`; each is above 0."""
+    read = [seconds_of(word.strip()) for word in text.split(",")]
+    found = tuple(seconds for seconds in read if seconds)
+    return found if len(found) == len(read) else None
+
+
+DURATIONS = Written(
+    "durations", durations_of, "is no list of durations; write e.g. `300ms,300ms,100ms`"
+)
 
 
 @click.command(
@@ -106,7 +102,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @advanced("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
 @advanced(
     "--calls",
-    type=DurationList(),
+    type=DURATIONS,
     default=(),
     metavar="TIMES",
     help="Of users that make several calls: `300ms,300ms,100ms`.",
@@ -232,30 +228,31 @@ def command(
         print_catalog(as_json=as_json)
         return
     by_parts = prompt_tokens is not None or output_tokens is not None
-    if model is None and host is None:
-        raise click.UsageError("name a MODEL, or a server with --host")
-    if kv_only and (tokens is None or batch is None):
-        raise click.UsageError("--kv-only goes with --tokens and --batch")
-    if kv_only and model is None:
-        raise click.UsageError("--kv-only goes with a MODEL")
-    if batch is not None and not kv_only:
-        raise click.UsageError("--batch goes with --kv-only")
-    if gpu is None and not kv_only and host is None:
-        raise click.UsageError("say which GPU: --gpu a100-80gb, or its memory: --gpu 80GiB")
-    if tokens is not None and by_parts:
-        raise click.UsageError(
-            "--tokens is prompt and answer together; leave it out beside --prompt-tokens and --output-tokens"
-        )
-    if by_parts and None in (prompt_tokens, output_tokens):
-        raise click.UsageError(
-            "--prompt-tokens and --output-tokens go together; if you know only the sum, use --tokens"
-        )
-    if workload is not None and (by_parts or tokens is not None):
-        raise click.UsageError(
-            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out"
-        )
-    if idle is not None and not calls:
-        raise click.UsageError("--idle goes with --calls")
+    for is_wrong, sentence in (
+        (model is None and host is None, "name a MODEL, or a server with --host"),
+        (kv_only and None in (tokens, batch), "--kv-only goes with --tokens and --batch"),
+        (kv_only and model is None, "--kv-only goes with a MODEL"),
+        (batch is not None and not kv_only, "--batch goes with --kv-only"),
+        (
+            gpu is None and not kv_only and host is None,
+            "say which GPU: --gpu a100-80gb, or its memory: --gpu 80GiB",
+        ),
+        (
+            tokens is not None and by_parts,
+            "--tokens is prompt and answer together; leave it out beside --prompt-tokens and --output-tokens",
+        ),
+        (
+            by_parts and None in (prompt_tokens, output_tokens),
+            "--prompt-tokens and --output-tokens go together; if you know only the sum, use --tokens",
+        ),
+        (
+            workload is not None and (by_parts or tokens is not None),
+            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out",
+        ),
+        (idle is not None and not calls, "--idle goes with --calls"),
+    ):
+        if is_wrong:
+            raise click.UsageError(sentence)
     for name, value in click.get_current_context().params.items():
         # NaN passes click's own ranges
         is_amount = isinstance(value, int | float) and name not in ("weights", "overhead")
