@@ -1,6 +1,7 @@
 """Numbers and strangers' words, as a screen shows them."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -31,178 +32,132 @@ from toolkit.units import (
 
 
 @pytest.mark.parametrize(
-    ("value_ms", "told"),
+    ("shown", "value", "text"),
     [
-        (0.01, "< 0.01 ms"),
-        (0.854, "0.85 ms"),
-        (2.0, "2.00 ms"),
-        (9.996, "10.0 ms"),
-        (42.34, "42.3 ms"),
-        (999.4, "999 ms"),
-        (999.6, "1.00 s"),
-        (1240.0, "1.24 s"),
-        (99_960.0, "100 s"),
-        (1_100_000.0, "> 1000 s"),
-        (None, UNKNOWN),
+        # a latency has three digits and a unit
+        (milliseconds, 0.01, "< 0.01 ms"),
+        (milliseconds, 0.854, "0.85 ms"),
+        (milliseconds, 2.0, "2.00 ms"),
+        (milliseconds, 9.996, "10.0 ms"),
+        (milliseconds, 42.34, "42.3 ms"),
+        (milliseconds, 999.4, "999 ms"),
+        (milliseconds, 999.6, "1.00 s"),
+        (milliseconds, 1240.0, "1.24 s"),
+        (milliseconds, 99_960.0, "100 s"),
+        (milliseconds, 1_100_000.0, "> 1000 s"),
+        (milliseconds, None, UNKNOWN),
+        # digits never show more than two places
+        (digits, 0.0, "0"),
+        (digits, 0.004, "0.00"),
+        (digits, 0.99, "0.99"),
+        (digits, 9.999, "10.0"),
+        (digits, 99.96, "100"),
+        (digits, 1234.5, "1,234"),
+        # a rate has three digits or all of its whole ones
+        (rate, None, UNKNOWN),
+        (rate, 0.0, "0"),
+        (rate, 0.42, "0.42"),
+        (rate, 9.994, "9.99"),
+        (rate, 9.996, "10.0"),
+        (rate, 42.14, "42.1"),
+        (rate, 99.96, "100"),
+        (rate, 4210.4, "4,210"),
+        # a share above nothing is never nothing and one below all never all
+        (share, None, UNKNOWN),
+        (share, 0.0, "0 %"),
+        (share, 0.0004, "< 0.1 %"),
+        (share, 0.0005, "0.1 %"),
+        (share, 0.214, "21.4 %"),
+        (share, 0.9996, "> 99.9 %"),
+        (share, 1.0, "100 %"),
+        # a span is told in its two largest units
+        (span, None, UNKNOWN),
+        (span, 0, "0 s"),
+        (span, 59.4, "59 s"),
+        (span, 59.6, "1 min"),
+        (span, 250, "4 min 10 s"),
+        (span, 900, "15 min"),
+        (span, 3900, "1 h 5 min"),
+        (span, 3599.7, "1 h"),
+        # figures have three digits and no exponent
+        (short, 5.3164, "5.32"),
+        (short, 0.0, "0"),
+        (short, 99.96, "100"),
+        (short, 182.4, "182"),
+        (short, 1280.0, "1,280"),
+        (short, 1e6, "1,000,000"),
+        # durations are spoken as people do
+        (spoken, 0, "0 s"),
+        (spoken, 0.5, "0.5 s"),
+        (spoken, 9.96, "10.0 s"),
+        (spoken, 45.4, "45 s"),
+        (spoken, 59.7, "1 min"),
+        (spoken, 250, "4 min 10 s"),
+        (spoken, 1200, "20 min"),
+        (spoken, 3599.6, "1 h"),
+        (spoken, 3900, "1 h 5 min"),
+        (spoken, 7170, "2 h"),  # 119.5 minutes
+        (spoken, 7140, "1 h 59 min"),
+        # a stopwatch counts whole seconds
+        (stopwatch, 0, "0:00"),
+        (stopwatch, 425.9, "7:05"),
+        (stopwatch, 4025, "1:07:05"),
+        (stopwatch, -3, "0:00"),
+        # an axis shows no digits that a round value does not have
+        (tick, 0.5, "0.5"),
+        (tick, 20.0, "20"),
+        (tick, 2000.0, "2,000"),
+        (tick_ms, 0.1, "0.1 ms"),
+        (tick_ms, 500.0, "500 ms"),
+        (tick_ms, 1000.0, "1 s"),
+        (tick_ms, 2500.0, "2.5 s"),
+        # a terminal's table has one unit a column and a hyphen for what is unknown
+        (latency, 0.854, "0.854 ms"),
+        (latency, 42.34, "42.3 ms"),
+        (latency, 219.4, "219 ms"),
+        (latency, 3379.2, "3,379 ms"),
+        (latency, 89_000, "89.0 s"),
+        (latency, 1e300, "1e+297 s"),
+        (latency, None, "-"),
+        (percent, 0.2273, "23%"),
+        (percent, (0.2273, 1), "22.7%"),
+        (percent, None, "-"),
+        (per_second, 0.42, "0.4"),
+        (per_second, 999.94, "999.9"),
+        (per_second, 1234.5, "1,234"),
+        (whole, 1022.4, "1,022"),
+        (whole, 1e300, "1e+300"),
+        (whole, None, "-"),
+        # a latency in a sentence has the digits that matter
+        (spoken_ms, 3.24, "3.2 ms"),
+        (spoken_ms, 6, "6.0 ms"),
+        (spoken_ms, 48.4, "48 ms"),
+        (spoken_ms, 3378, "3,378 ms"),
+        (spoken_ms, 89_000, "89.0 s"),
+        # bytes of memory double and bytes of files do not
+        (size, 512, "512 B"),
+        (size, 64 * 2**20, "64 MiB"),
+        (size, 1.5 * 2**30, "1.5 GiB"),
+        (file_size, 48_000, "48 kB"),
+        (file_size, 340e6, "340 MB"),
+        (file_size, 1.2e9, "1.2 GB"),
+        # one thing has no s
+        (counted, (0, "run"), "0 runs"),
+        (counted, (1, "run"), "1 run"),
+        (counted, (1000, "run"), "1,000 runs"),
+        # round times are short
+        (round_span, 1.0, "1 s"),
+        (round_span, 60.0, "1 min"),
+        (round_span, 90.0, "90 s"),
+        (round_span, 600.0, "10 min"),
+        (round_span, 3600.0, "1 h"),
+        (round_span, 86400.0, "1 d"),
     ],
 )
-def test_a_latency_has_three_digits_and_a_unit(value_ms: float | None, told: str) -> None:
-    assert milliseconds(value_ms) == told
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (0.0, "0"),
-        (0.004, "0.00"),
-        (0.99, "0.99"),
-        (9.999, "10.0"),
-        (99.96, "100"),
-        (1234.5, "1,234"),
-    ],
-)
-def test_digits_never_show_more_than_two_places(value: float, told: str) -> None:
-    assert digits(value) == told
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (None, UNKNOWN),
-        (0.0, "0"),
-        (0.42, "0.42"),
-        (9.994, "9.99"),
-        (9.996, "10.0"),
-        (42.14, "42.1"),
-        (99.96, "100"),
-        (4210.4, "4,210"),
-    ],
-)
-def test_a_rate_has_three_digits_or_all_of_its_whole_ones(value: float | None, told: str) -> None:
-    assert rate(value) == told
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (None, UNKNOWN),
-        (0.0, "0 %"),
-        (0.0004, "< 0.1 %"),
-        (0.0005, "0.1 %"),
-        (0.214, "21.4 %"),
-        (0.9996, "> 99.9 %"),
-        (1.0, "100 %"),
-    ],
-)
-def test_a_share_above_nothing_is_never_nothing_and_one_below_all_never_all(
-    value: float | None, told: str
+def test_a_value_is_shown_as_people_write_it(
+    shown: Callable[..., str], value: float | tuple[float, int] | tuple[int, str] | None, text: str
 ) -> None:
-    assert share(value) == told
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (None, UNKNOWN),
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (250, "4 min 10 s"),
-        (900, "15 min"),
-        (3900, "1 h 5 min"),
-        (3599.7, "1 h"),
-    ],
-)
-def test_a_span_is_told_in_its_two_largest_units(seconds: float | None, told: str) -> None:
-    assert span(seconds) == told
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (5.3164, "5.32"),
-        (0.0, "0"),
-        (99.96, "100"),
-        (182.4, "182"),
-        (1280.0, "1,280"),
-        (1e6, "1,000,000"),
-    ],
-)
-def test_figures_have_three_digits_and_no_exponent(number: float, words: str) -> None:
-    assert short(number) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (0.5, "0.5 s"),
-        (9.96, "10.0 s"),
-        (45.4, "45 s"),
-        (59.7, "1 min"),
-        (250, "4 min 10 s"),
-        (1200, "20 min"),
-        (3599.6, "1 h"),
-        (3900, "1 h 5 min"),
-        (7170, "2 h"),  # 119.5 minutes
-        (7140, "1 h 59 min"),
-    ],
-)
-def test_durations_are_spoken_as_people_do(seconds: float, words: str) -> None:
-    assert spoken(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0, "0:00"), (425.9, "7:05"), (4025, "1:07:05"), (-3, "0:00")]
-)
-def test_a_stopwatch_counts_whole_seconds(seconds: float, told: str) -> None:
-    assert stopwatch(seconds) == told
-
-
-def test_an_axis_shows_no_digits_that_a_round_value_does_not_have() -> None:
-    assert [tick(0.5), tick(20.0), tick(2000.0)] == ["0.5", "20", "2,000"]
-    assert [tick_ms(0.1), tick_ms(500.0), tick_ms(1000.0), tick_ms(2500.0)] == [
-        "0.1 ms",
-        "500 ms",
-        "1 s",
-        "2.5 s",
-    ]
-
-
-def test_a_terminals_table_has_one_unit_a_column_and_a_hyphen_for_what_is_unknown():
-    assert [latency(ms) for ms in (0.854, 42.34, 219.4, 3379.2, 89_000, 1e300, None)] == [
-        "0.854 ms",
-        "42.3 ms",
-        "219 ms",
-        "3,379 ms",
-        "89.0 s",
-        "1e+297 s",
-        "-",
-    ]
-    assert [percent(0.2273), percent(0.2273, 1), percent(None)] == ["23%", "22.7%", "-"]
-    assert [per_second(0.42), per_second(999.94), per_second(1234.5)] == ["0.4", "999.9", "1,234"]
-    assert [whole(1022.4), whole(1e300), whole(None)] == ["1,022", "1e+300", "-"]
-
-
-@pytest.mark.parametrize(
-    ("ms", "told"),
-    [(3.24, "3.2 ms"), (6, "6.0 ms"), (48.4, "48 ms"), (3378, "3,378 ms"), (89_000, "89.0 s")],
-)
-def test_a_latency_in_a_sentence_has_the_digits_that_matter(ms: float, told: str) -> None:
-    assert spoken_ms(ms) == told
-
-
-def test_bytes_of_memory_double_and_bytes_of_files_do_not():
-    assert [size(512), size(64 * 2**20), size(1.5 * 2**30)] == ["512 B", "64 MiB", "1.5 GiB"]
-    assert [file_size(48_000), file_size(340e6), file_size(1.2e9)] == ["48 kB", "340 MB", "1.2 GB"]
-
-
-def test_one_thing_has_no_s():
-    assert [counted(0, "run"), counted(1, "run"), counted(1000, "run")] == [
-        "0 runs",
-        "1 run",
-        "1,000 runs",
-    ]
+    assert shown(*value if isinstance(value, tuple) else (value,)) == text
 
 
 def test_a_moment_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +174,3 @@ def test_a_moment_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -
 def test_what_would_act_on_a_terminal_becomes_a_question_mark():
     assert printable("\x1b[31mred\n") == "?[31mred?"
     assert printable("Qwen3 \N{EN DASH} größer") == "Qwen3 \N{EN DASH} größer"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "word"),
-    [
-        (1.0, "1 s"),
-        (60.0, "1 min"),
-        (90.0, "90 s"),
-        (600.0, "10 min"),
-        (3600.0, "1 h"),
-        (86400.0, "1 d"),
-    ],
-)
-def test_round_times_are_short(seconds: float, word: str) -> None:
-    assert round_span(seconds) == word
