@@ -336,6 +336,15 @@ def test_what_speculates_is_told_not_to_be_counted() -> None:
         )
 
 
+def test_each_note_is_told_once_the_load_first_then_memory_then_weights_then_time() -> None:
+    load = replace(lengths(500, 50), notes=("as captured", "as captured"))
+    speculating = replace(FIXED, spec_tokens=2)
+    asked = {"settings": speculating, "load": load, "seconds_per_request": 1.0}
+    notes = planned(HYBRID, A100, "awq", **asked).notes
+    parts = ("as captured", "keep a state instead", "n-grams need none", "requests a second hold")
+    assert [part for note in notes for part in parts if part in note] == list(parts)
+
+
 def test_an_engine_of_old_is_told_to_deal_memory_otherwise() -> None:
     for version, said in (((0, 7, 3), True), ((0, 8), False), ((0, 8, 5), False)):
         found = planned(QWEN, A100, settings=replace(FIXED, version=version))

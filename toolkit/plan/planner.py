@@ -168,16 +168,13 @@ def plan(asked: PlanQuestion, quantization: str | None = None) -> Plan:
         advice=tuple(advised),
         flags={one.flag: one.value for one in advised},
     )
-    return replace(found, notes=remarks(found, asked, left))
+    # what matters most first
+    chapters = (_of_the_start, _of_memory, _of_the_weights, _of_time)
+    notes = [note for each in chapters for note in each(found, asked, left)]
+    return replace(found, notes=tuple(dict.fromkeys(notes)))
 
 
 # --- What a reader must know beside the figures: what is an estimate, what is a floor, what does not fit ----------------
-
-
-def remarks(found: Plan, asked: PlanQuestion, left: Room) -> tuple[str, ...]:
-    """All of them, what matters most first; `left`: what the plan's flags leave for requests."""
-    chapters = (_of_the_start, _of_memory, _of_the_weights, _of_time)
-    return tuple(dict.fromkeys(note for each in chapters for note in each(found, asked, left)))
 
 
 def _of_the_start(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
