@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.board.freeze import frozen_at_s
+from toolkit.board.standings import frozen_at_s
 from toolkit.records import Event, EventKind
 
 Written = list[tuple[EventKind, float]]

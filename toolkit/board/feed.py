@@ -19,15 +19,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from toolkit.board.follow import Follow, keep
-from toolkit.board.freeze import frozen_at_s
 from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
 from toolkit.board.judging import AGO_S, Judging, Verdicts
 from toolkit.board.outages import Outage, RunSeconds, course, outages
-from toolkit.board.ranking import Figures, RankPlace, places, scores
-from toolkit.board.standings import WINDOW_S, AffectedInterval, Board, RankBy, Standing, reasons
+from toolkit.board.ranking import places, scores
+from toolkit.board.standings import (
+    WINDOW_S,
+    AffectedInterval,
+    Board,
+    RankBy,
+    Standing,
+    frozen_at_s,
+    reasons,
+)
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Host, Run, Verdict
+from toolkit.records import Event, Host, Run
 from toolkit.store import Store
 
 KEPT_BOARDS = 64
@@ -173,24 +180,54 @@ class Feed:
 
         seen = all_figures(windows[0], counted_s)
         score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
-        placed = [_places(seen, rows, rank_by)]
+        # by row: where it stands now, a minute ago and five minutes ago
+        figures = [seen]
         for ago_s, totals in zip(agos_s[1:], windows[1:], strict=True):
             lived_s = min(window_s, (at_s or 0) - ago_s - start_s + 1)
-            placed.append(_places(all_figures(totals, lived_s), rows, rank_by))
+            figures.append(all_figures(totals, lived_s))
+        placed = [
+            dict(zip(rows, places([each[row] for row in rows], rank_by), strict=True))
+            for each in figures
+        ]
 
-        standings = [
-            _standing(
-                host,
-                seen[row],
-                [found.get(row) for found in placed],
+        standings = []
+        for row, host in enumerate(hosts):
+            now, own = placed[0].get(row), seen[row]
+            changes = [then[row].rank - now.rank if now else None for then in placed[1:]]
+            changes += [None] * (len(AGO_S) - len(changes))
+            standing = Standing(
+                rank=now.rank if now else None,
+                name=host.name,
+                url=host.url,
                 score=score.get(row),
-                verdicts=told.get(host.name, ()),
+                rps=own.rps,
+                output_tokens_per_s=own.output_tokens_per_s,
+                ttft_p50_ms=own.ttft_p50_ms,
+                ttft_p95_ms=own.ttft_p95_ms,
+                p50_ms=own.p50_ms,
+                p95_ms=own.p95_ms,
+                error_rate=own.error_rate,
+                ok=own.ok,
+                errors=own.errors,
+                streamed=own.streamed,
+                hit_share=own.hit_share,
+                hit_share_inferred=own.cache_judged > 0,
+                output_tokens_estimated=own.output_tokens_estimated > 0,
+                tied=now.tied if now else False,
+                rank_change=changes[0],
+                rank_change_5m=changes[1],
+                verdicts=tuple(told.get(host.name, ())),
+                left_out=now is None,
+                tainted_s=sum(each.in_window_s for each in affected[row]) or None,
                 taints=affected[row],
                 window_s=window_s,
                 at=start_s if at_s is None else at_s,
             )
-            for row, host in enumerate(hosts)
-        ]
+            if standing.trouble:
+                # its answers may well be, but who fails is not clean
+                kept = tuple(each for each in standing.verdicts if each.code != "clean")
+                standing = replace(standing, verdicts=kept)
+            standings.append(standing)
         # by rank; tied hosts by name, as nothing else in the window tells them apart
         ranked = [each for each in standings if not each.left_out]
         ranked.sort(key=lambda each: (each.rank or 0, each.name))
@@ -313,58 +350,3 @@ class Feed:
             known = ", ".join(names) or "none"
             raise ToolkitError(f"`{name}` is no host of run `{self.run.id}`", f"Its hosts: {known}")
         return names.index(name)
-
-
-def _places(seen: Sequence[Figures], rows: Sequence[int], rank_by: RankBy) -> dict[int, RankPlace]:
-    """Where the hosts of these rows stand among themselves."""
-    return dict(zip(rows, places([seen[row] for row in rows], rank_by), strict=True))
-
-
-def _standing(
-    host: Host,
-    seen: Figures,
-    placed: Sequence[RankPlace | None],
-    *,
-    score: float | None,
-    verdicts: Sequence[Verdict],
-    taints: tuple[AffectedInterval, ...],
-    window_s: int,
-    at: int,
-) -> Standing:
-    """What is known of a host; `placed` are its places now and before, and without one now it is left out."""
-    now = placed[0]
-    changes = [then.rank - now.rank if then and now else None for then in placed[1:]]
-    changes += [None] * (len(AGO_S) - len(changes))
-    standing = Standing(
-        rank=now.rank if now else None,
-        name=host.name,
-        url=host.url,
-        score=score,
-        rps=seen.rps,
-        output_tokens_per_s=seen.output_tokens_per_s,
-        ttft_p50_ms=seen.ttft_p50_ms,
-        ttft_p95_ms=seen.ttft_p95_ms,
-        p50_ms=seen.p50_ms,
-        p95_ms=seen.p95_ms,
-        error_rate=seen.error_rate,
-        ok=seen.ok,
-        errors=seen.errors,
-        streamed=seen.streamed,
-        hit_share=seen.hit_share,
-        hit_share_inferred=seen.cache_judged > 0,
-        output_tokens_estimated=seen.output_tokens_estimated > 0,
-        tied=now.tied if now else False,
-        rank_change=changes[0],
-        rank_change_5m=changes[1],
-        verdicts=tuple(verdicts),
-        left_out=now is None,
-        tainted_s=sum(each.in_window_s for each in taints) or None,
-        taints=taints,
-        window_s=window_s,
-        at=at,
-    )
-    if standing.trouble:
-        # its answers may well be, but who fails is not clean
-        kept = tuple(each for each in standing.verdicts if each.code != "clean")
-        standing = replace(standing, verdicts=kept)
-    return standing

@@ -1,12 +1,13 @@
-"""The board's facts: a host's standing in one window, the board that lists them, and who is left out of the honest one."""
+"""The board's facts: a host's standing in one window, the board that lists them, who is left out of the honest one, what a freeze hides."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import floor
 from typing import Literal, get_args
 
-from toolkit.records import MOST_ERRORS, Verdict
+from toolkit.records import MOST_ERRORS, Event, Verdict
 from toolkit.safe_text import spreadsheet_cell
 
 RankBy = Literal[
@@ -134,6 +135,20 @@ def reasons(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [
         each for each in verdicts if each.code in DISHONEST | UNJUDGED and each.confidence != "low"
     ]
+
+
+def frozen_at_s(events: Iterable[Event]) -> int | None:
+    """The last second that may be seen, from a run's events in the order of their writing; None: all of them.
+
+    Applied where facts are read, so that no view can leak. A second freeze cannot lift a first one: only a reveal does.
+    """
+    at_s: int | None = None
+    for event in events:
+        if event.kind == "reveal":
+            at_s = None
+        elif event.kind == "freeze":
+            at_s = floor(event.at) if at_s is None else min(at_s, floor(event.at))
+    return at_s
 
 
 def csv_of(board: Board, columns: Sequence[str]) -> str:

@@ -267,7 +267,7 @@ def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None
 
 
 def _frozen_at_s(store: "Store", run: Run) -> int | None:
-    from toolkit.board.freeze import frozen_at_s
+    from toolkit.board.standings import frozen_at_s
 
     return frozen_at_s(event for _, event in store.events(run.id))
 
