@@ -16,11 +16,17 @@ HINTED_RUNS = 5
 FEED_IT = "Feed it: `toolkit blast hosts.txt --duration 15m`, or `toolkit demo` to see one"
 
 
+def newest_runs(store: "Store", *verbs: str) -> "list[Run]":
+    """The last begun of these verbs, for a hint; without any verb, of all."""
+    found = [each for verb in verbs or (None,) for each in store.runs(verb=verb, limit=HINTED_RUNS)]
+    return sorted(found, key=lambda each: -each.started_at)[:HINTED_RUNS]
+
+
 def run_of(store: "Store", run_id: str, database: Path) -> "Run":
     """Look up a run by its id. Raises ToolkitError when there is none."""
     run = store.run(run_id)
     if run is None:
-        newest = ", ".join(each.id for each in store.runs(limit=HINTED_RUNS)) or "none yet"
+        newest = ", ".join(each.id for each in newest_runs(store)) or "none yet"
         raise ToolkitError(
             f"`{database}` has no run `{run_id}`",
             f"Newest runs: {newest}. `{command_on(database, 'runs')}` lists all",
@@ -37,7 +43,7 @@ def blast_of(store: "Store", run_id: str | None, database: Path) -> "Run":
         return newest[0]
     run = store.run(run_id)
     if run is None:
-        known = ", ".join(f"`{each.id}`" for each in store.runs(verb="blast", limit=HINTED_RUNS))
+        known = ", ".join(f"`{each.id}`" for each in newest_runs(store, "blast"))
         raise ToolkitError(
             f"`{database}` has no run `{run_id}`", f"Its newest blasts: {known or 'none yet'}"
         )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 64
 """The highest concurrency where nobody says what the engine runs at once."""
-HINTED_RUNS = 5
 LEGEND = (
     "cold: median of the first round at that load; warm: of the last one. TTFT: send to the first chunk with a token. The row of a host"
     " is the lowest load, which was asked first: the same at every start."
@@ -222,6 +221,7 @@ def command(
 
 def _clients_requests(database: Path, run: str | None) -> "SeenWorkload":
     """The requests of a capture or a proxy. Raises ToolkitError where no text was kept."""
+    from toolkit.cli.named_run import newest_runs
     from toolkit.serving.seen_requests import workload
     from toolkit.store import Store
 
@@ -230,7 +230,10 @@ def _clients_requests(database: Path, run: str | None) -> "SeenWorkload":
         runs.sort(key=lambda each: -each.started_at)
         chosen = next((each.id for each in runs if run in (None, each.id)), None)
         if chosen is None:
-            known = ", ".join(f"`{each.id}`" for each in runs[:HINTED_RUNS]) or "none yet"
+            known = (
+                ", ".join(f"`{each.id}`" for each in newest_runs(store, "capture", "proxy"))
+                or "none yet"
+            )
             what = f"no capture `{run}`" if run else "no capture"
             raise ToolkitError(f"`{database}` holds {what}", f"Its newest: {known}")
         asked = (seen.asked for seen in store.seen(chosen))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.cli.inputs import allow_open_files, open_input, tls_for
-from toolkit.cli.named_run import measured_hosts
+from toolkit.cli.named_run import measured_hosts, newest_runs
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import one_host
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 VERBS = ("capture", "bench", "blast")
-HINTED_RUNS = 5
 POINTS = 200
 """Quantiles that a mean is taken over: a sketch is exact to 1 %, and this is finer."""
 TIMEOUT_S = 5.0
@@ -124,9 +123,8 @@ def measured(ids: Iterable[str], database: Path, host: str | None) -> MeasuredRu
         for run_id in ids:
             run = store.run(run_id)
             if run is None or run.verb not in VERBS:
-                newest = [one for verb in VERBS for one in store.runs(verb=verb, limit=HINTED_RUNS)]
-                newest.sort(key=lambda one: -one.started_at)
-                known = ", ".join(f"`{one.id}` ({one.verb})" for one in newest[:HINTED_RUNS])
+                newest = newest_runs(store, *VERBS)
+                known = ", ".join(f"`{one.id}` ({one.verb})" for one in newest)
                 what = f"`{database}` has no run `{run_id}`"
                 if run is not None:
                     what = f"run `{run_id}` is of `{run.verb}`, which measures no requests"
