@@ -3,6 +3,7 @@
 It looks each second instead of every five, or this would take minutes; all else is as it was rendered.
 """
 
+import itertools
 import shutil
 import subprocess
 import time
@@ -140,12 +141,14 @@ def looked_at(server: Prometheus, site: Site, verb: Verb) -> None:
     chat(verb, 0)
     up = {"qwen a": "1", "qwen b": "0", "big": "1", "proxy": "1"}
     until(lambda: server.up() == up, server.up)
-    # a rate wants what came between two looks, of each kind
-    for number in range(1, 9):
-        chat(verb, number)
-        time.sleep(0.5)
-    board = board_of(site)
-    until(lambda: not empty(server, board), lambda: empty(server, board))
+    board, numbers = board_of(site), itertools.count(1)
+
+    def is_full() -> bool:
+        """A rate wants what came within the last 10 s, of each kind: it is asked on while it is looked at."""
+        chat(verb, next(numbers))
+        return not empty(server, board)
+
+    until(is_full, lambda: empty(server, board))
     rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
     assert [rule for rule in rules if rule["health"] != "ok"] == []
     assert len(rules) > 60
