@@ -46,9 +46,13 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def runs(pid: int) -> bool:
-    """Whether it does more than wait to be buried: an orphan stays in the table as long as the machine's first process likes."""
+    """Whether it does more than wait to be buried: an orphan stays in the table as long as the machine's first process likes.
+
+    One whose first thread has ended holds its memory and its files until the last has.
+    """
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 
