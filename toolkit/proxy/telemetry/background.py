@@ -104,7 +104,7 @@ class BackgroundWriter(Generic[T]):
 
     def _write(self, batch: list[T]) -> None:
         """Write a batch, or raise: then what is left in the list is lost."""
-        raise NotImplementedError
+        raise NotImplementedError  # the access log and the store's feed have their own
 
     def _end(self) -> None:
         """Close what was opened."""
