@@ -11,6 +11,7 @@ from support.command_lines import complaint, every_command
 from support.readme import calls
 
 from toolkit.cli import GROUPS, VERBS, main
+from toolkit.cli.help_page import Command, Option
 
 COMMANDS = dict(every_command())
 ROWS, COLUMNS = 24, 80
@@ -165,3 +166,20 @@ def test_words_of_an_example_are_read_as_a_shell_would() -> None:
         "toolkit completion fish | source",
     ]
     assert shlex.split(examples("toolkit impact")[0])[-1] == "1.3"
+
+
+def test_an_old_spelling_works_and_stands_nowhere() -> None:
+    @click.command(cls=Command)
+    @click.option("--num-prompts", cls=Option, aliases=["--requests"], type=click.IntRange(1, 9))
+    def ask(num_prompts: int | None) -> None:
+        click.echo(f"{num_prompts} prompts")
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(ask, words).output
+
+    assert said("--requests", "3") == said("--requests=3") == said("--num-prompts", "3")
+    assert said("--requests", "3") == "3 prompts\n"
+    assert said("--num-prompts", "3", "--requests", "4") == "4 prompts\n"
+    for words in (["--help"], ["--requests", "10"]):
+        assert "--num-prompts" in said(*words)
+        assert "--requests" not in said(*words)

@@ -1,6 +1,7 @@
 """`--help` in two parts: what most people need, which fits a terminal of 24 lines, and below it what few do."""
 
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,12 +9,29 @@ import click
 from click.types import FloatParamType, IntParamType
 
 
-class Advanced(click.Option):
+class Option(click.Option):
+    """An option; its `aliases`, spellings of an earlier release, still work and stand in no help, message or completion."""
+
+    def __init__(self, *arguments: Any, aliases: Sequence[str] = (), **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.aliases = aliases
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know the aliases, too."""
+        spellings = self.opts
+        self.opts = [*spellings, *self.aliases]
+        super().add_to_parser(parser, ctx)
+        self.opts = spellings
+
+
+class Advanced(Option):
     """An option that stands under `Advanced:`."""
 
 
+option = partial(click.option, cls=Option)
+"""As `click.option`; `option("--num-prompts", aliases=["--requests"])` takes both and shows the first."""
 advanced = partial(click.option, cls=Advanced)
-"""As `click.option`, for what few need."""
+"""The same for what few need."""
 
 
 class Command(click.Command):
