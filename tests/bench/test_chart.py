@@ -15,7 +15,7 @@ from support.shots import no_books, step
 from toolkit.bench.chart import draw, picture
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
-from toolkit.bench.summary import LevelFigures
+from toolkit.bench.summary import HostSummary
 from toolkit.records import Host
 
 NOTHING = results(
@@ -27,14 +27,14 @@ NOTHING = results(
 )[0].summary
 
 
-def level(concurrency: int, e2e_ms: float | None, tokens_per_s: float | None) -> LevelFigures:
+def level(concurrency: int, e2e_ms: float | None, tokens_per_s: float | None) -> HostSummary:
     return step(concurrency, 1.0, e2e_ms, output_tokens_per_s=tokens_per_s)
 
 
 STEPS = (level(1, 1000, 50), level(4, 1500, 200), level(16, 4000, 300))
 
 
-def host(name: str, *levels: LevelFigures) -> Result:
+def host(name: str, *levels: HostSummary) -> Result:
     return Result(summary=replace(NOTHING, name=name, url="http://10.0.0.4:8000"), levels=levels)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
 from toolkit.bench.plan import BenchPlan
@@ -61,6 +62,24 @@ def test_a_sweep_is_told_by_its_knee() -> None:
     assert (told.best_concurrency, told.knee_concurrency) == (None, 2)
     # four waves of two
     assert (told.summary.concurrency, told.summary.requests) == (2, 8)
+
+
+def test_a_level_has_a_summary_of_its_own_without_warm_up() -> None:
+    limits = GoodputLimits(e2e_ms=150)
+    cold = shot(0, kind="warmup", concurrency=4)
+    (told,) = judged(runner("alice", [cold, *KNEE_AT_2]), plan=SWEEP, limits=limits)
+    assert [(each.requests, each.ok, each.good_share) for each in told.levels] == [
+        (4, 4, 1.0),
+        (8, 8, 1.0),
+        (16, 16, 0.0),
+    ]
+    # 16 requests of two tokens in 4 waves of 0.2 s
+    assert [
+        round(each or 0) for each in (told.levels[2].rps, told.levels[2].output_tokens_per_s)
+    ] == [20, 40]
+    assert told.levels[2].e2e_p50_ms == pytest.approx(200, rel=0.0101)
+    assert told.summary.verdicts
+    assert not any(each.verdicts for each in told.levels)
 
 
 def test_with_limits_a_sweep_is_told_by_the_most_at_once_that_keeps_them() -> None:

@@ -12,7 +12,6 @@ from toolkit.bench.summary import (
     best_level,
     is_good,
     knee,
-    level_figures,
     read_limits,
     summary,
 )
@@ -283,9 +282,9 @@ def test_limits_are_read_in_milliseconds_whatever_their_unit(
         ("ttft:1e9ms", "`ttft:1e9ms` is no limit"),
         ("ttft:5ms tpot:5ms", "`ttft:5ms tpot:5ms` is no limit"),
         ("ttft:5ms,", "`` is no limit"),
-        ("itl:5ms", "unknown limit `itl`"),
-        ("TTFT:5ms", "unknown limit `TTFT`"),
-        ("ttft:5h", "unknown unit `h` in `ttft:5h`"),
+        ("itl:5ms", "`itl:5ms` is no limit"),
+        ("TTFT:5ms", "`TTFT:5ms` is no limit"),
+        ("ttft:5h", "`ttft:5h` is no limit"),
         ("ttft:0ms", "limit `ttft:0ms` lets nothing or everything pass"),
         (f"e2e:{'9' * 400}s", f"limit `e2e:{'9' * 400}s` lets nothing or everything pass"),
         ("ttft:5ms,ttft:6ms", "limit `ttft` stands twice in `ttft:5ms,ttft:6ms`"),
@@ -333,36 +332,6 @@ def test_a_request_is_good_within_every_limit(
 
 
 # the levels of a sweep
-
-
-def at_level(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> RequestRecord:
-    return answered(took_ms, slot, concurrency=concurrency, **more)
-
-
-def test_each_level_has_its_figures_the_lowest_first() -> None:
-    shots = [
-        at_level(0, 8, 4000.0),
-        at_level(1, 8, 4000.0),
-        at_level(0, 2, 1000.0),
-        at_level(1, 2, 1000.0, ok=False, error_kind="cut"),
-        at_level(0, None, 9000.0),
-        at_level(0, 1, 9000.0, kind="warmup"),
-    ]
-    low, high = level_figures(shots, GoodputLimits(e2e_ms=2000.0))
-    # level 2: 1 answer in 1 s, 1 of 2 good; level 8: 2 answers in 4 s, none good
-    assert (low.concurrency, low.requests, low.ok, low.rps, low.good_share) == (2, 2, 1, 1.0, 0.5)
-    assert (high.concurrency, high.requests, high.ok, high.rps) == (8, 2, 2, 0.5)
-    assert high.good_share == 0.0
-
-
-def test_a_levels_figures_are_its_summarys() -> None:
-    facts = {"ttft_ms": 100.0, "tpot_ms": 10.0, "output_tokens": 50}
-    (found,) = level_figures([at_level(slot, 4, 2000.0, **facts) for slot in range(4)])
-    assert (found.rps, found.output_tokens_per_s, found.good_share) == (2.0, 100.0, None)
-    assert found.ttft_p50_ms == about(100.0)
-    assert found.e2e_p50_ms == about(2000.0)
-    assert found.e2e_p95_ms == about(2000.0)
-    assert found.tpot_p50_ms == about(10.0)
 
 
 @pytest.mark.parametrize(

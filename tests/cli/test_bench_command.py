@@ -23,7 +23,7 @@ KEYS = (
 """The keys that were promised, in their order."""
 NOBODY = "http://127.0.0.1:9"
 """The discard port: connections are refused at once."""
-SHORT = ("--requests", "8", "--concurrency", "4", "--max-tokens", "16")
+SHORT = ("--num-prompts", "8", "--max-concurrency", "4", "--max-tokens", "16")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,9 @@ def test_every_key_is_explained_to_the_user() -> None:
 
 
 def test_a_p99_comes_with_a_hundred_answers(start: Callable[..., SimThread]) -> None:
-    (told,) = said(start().url, "--requests", "100", "--concurrency", "25", "--max-tokens", "4")
+    (told,) = said(
+        start().url, "--num-prompts", "100", "--max-concurrency", "25", "--max-tokens", "4"
+    )
     assert told["e2e_p99_ms"] >= told["e2e_p95_ms"]
 
 
@@ -119,7 +121,7 @@ def test_limits_that_nobody_keeps_leave_no_goodput(start: Callable[..., SimThrea
 
 def test_a_sweep_ends_with_its_levels_and_a_picture(start: Callable[..., SimThread]) -> None:
     (told,) = said(
-        start().url, "--sweep-concurrency", "1,2,4", "--max-tokens", "8", "--requests", "4"
+        start().url, "--sweep-concurrency", "1,2,4", "--max-tokens", "8", "--num-prompts", "4"
     )
     # four waves at least: 4, 8 and 16 requests
     assert [(step["concurrency"], step["requests"]) for step in told["levels"]] == [
@@ -269,7 +271,16 @@ def test_streaming_is_the_users_word_then_the_profiles(
 
 
 def test_a_rate_plans_its_sends_whatever_answers_take(start: Callable[..., SimThread]) -> None:
-    words = ("--rate", "50", "--arrival", "constant", "--requests", "10", "--max-tokens", "8")
+    words = (
+        "--request-rate",
+        "50",
+        "--arrival",
+        "constant",
+        "--num-prompts",
+        "10",
+        "--max-tokens",
+        "8",
+    )
     (told,) = said(start().url, *words)
     assert (told["rate"], told["concurrency"], told["ok"]) == (50, None, 10)
     planned = [at for (at,) in rows("SELECT planned_at FROM shots ORDER BY slot")]
@@ -277,8 +288,21 @@ def test_a_rate_plans_its_sends_whatever_answers_take(start: Callable[..., SimTh
     assert [round((at - planned[0]) * 1000, 2) for at in planned] == [20 * n for n in range(10)]
 
 
+def test_earlier_spellings_still_work(start: Callable[..., SimThread]) -> None:
+    words = ("--requests", "4", "--rate", "90", "--most-under-way", "3", "--max-tokens", "4")
+    said(start().url, *words)
+    said(start().url, "--requests", "4", "--concurrency", "3", "--max-tokens", "4")
+    plans = [json.loads(plan) for (plan,) in rows("SELECT settings FROM runs ORDER BY started_at")]
+    assert [(plan["requests"], plan["rate"], plan["concurrency"]) for plan in plans] == [
+        (4, 90, 3),
+        (4, None, 3),
+    ]
+
+
 def test_a_duration_ends_the_run(start: Callable[..., SimThread]) -> None:
-    (told,) = said(start().url, "--duration", "300ms", "--concurrency", "2", "--max-tokens", "4")
+    (told,) = said(
+        start().url, "--duration", "300ms", "--max-concurrency", "2", "--max-tokens", "4"
+    )
     assert told["ok"] > 2
     last, first = rows("SELECT max(planned_at), min(planned_at) FROM shots")[0]
     assert last - first < 0.3
@@ -384,27 +408,31 @@ def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--rate", "nan"), "no bench can have rate `nan`\n\nHint: Give at least 0.0001 a second"),
-        (("--rate", "0"), "no bench can have rate `0.0`\n\nHint: Give at least 0.0001 a second"),
-        (("--rate", "1e-320"), "no bench can have rate `1e-320`\n\nHint: "),
         (
-            ("--rate", "5", "--sweep-concurrency", "1,2"),
+            ("--request-rate", "nan"),
+            "no bench can have rate `nan`\n\nHint: Give at least 0.0001 a second",
+        ),
+        (
+            ("--request-rate", "0"),
+            "no bench can have rate `0.0`\n\nHint: Give at least 0.0001 a second",
+        ),
+        (("--request-rate", "1e-320"), "no bench can have rate `1e-320`\n\nHint: "),
+        (
+            ("--request-rate", "5", "--sweep-concurrency", "1,2"),
             "a sweep over concurrencies and a rate of `5` a second exclude each other",
         ),
         (("--sweep-concurrency", "2,2"), "the level `2` stands after `2`"),
-        (("--requests", "0"), "no bench can have requests `0`\n\nHint: Give at least 1"),
-        (("--requests", "99999999999999999999"), "is not in the range"),
+        (("--num-prompts", "0"), "no bench can have requests `0`\n\nHint: Give at least 1"),
+        (("--num-prompts", "99999999999999999999"), "is not in the range"),
         (("--warmup", "99999999999999999999"), "is not in the range"),
-        (("--concurrency", "0"), "no bench can have concurrency `0`\n\nHint: Give 1 to"),
-        (("--goodput", "speed:1s"), "unknown limit `speed`\n\nHint: Known limits: ttft"),
-        (("--goodput", ""), "`` is no limit\n\nHint: Write limits like"),
+        (("--max-concurrency", "0"), "no bench can have concurrency `0`\n\nHint: Give 1 to"),
+        (("--goodput", "speed:1s"), "`speed:1s` is no limit\n\nHint: Write limits of ttft"),
+        (("--goodput", ""), "`` is no limit\n\nHint: Write limits of"),
         (("--temperature", "inf"), "no bench can have temperature `inf`"),
         # two words of which one would be passed over in silence
         (("--mix", "50", "--stream"), "--mix says how many stream"),
-        (("--rate", "5", "--concurrency", "8"), "leave --concurrency out"),
-        (("--sweep-concurrency", "1,2", "--concurrency", "8"), "leave --concurrency out"),
-        (("--arrival", "constant"), "--arrival goes with --rate"),
-        (("--most-under-way", "5"), "--most-under-way goes with --rate"),
+        (("--sweep-concurrency", "1,2", "--max-concurrency", "8"), "leave --max-concurrency out"),
+        (("--arrival", "constant"), "--arrival goes with --request-rate"),
         (("--repeat", "--nonce", "end"), "--nonce marks unique prompts"),
         (("--chart", "a.png"), "--chart goes with --sweep-concurrency"),
         (("--sweep-concurrency", "1", "--chart", "a.svg"), "--chart writes a PNG"),

@@ -27,7 +27,7 @@ from toolkit.store import Store
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"]
 STOPPED = "Stopped: requests that were under way are in no figure\n"
-ENDLESS = ("--duration", "10m", "--concurrency", "2", "--max-tokens", "8")
+ENDLESS = ("--duration", "10m", "--max-concurrency", "2", "--max-tokens", "8")
 CARDS = http(json.dumps({"data": [{"id": "tiny"}]}), content_type="application/json")
 
 
@@ -106,7 +106,7 @@ def test_ctrl_c_in_a_sweep_shows_the_levels_that_were_reached(
     start: Callable[..., SimThread],
 ) -> None:
     # the third level can never be over
-    words = ("--sweep-concurrency", "1,2,4", "--requests", "4", "--max-tokens", "8", "--json")
+    words = ("--sweep-concurrency", "1,2,4", "--num-prompts", "4", "--max-tokens", "8", "--json")
     with serving({"/v1/models": CARDS, "/v1/chat/completions": _hang}) as silent:
         url = start().url
         Path("hosts.txt").write_text(f"quick {url}\nsilent {silent.url}\n")
@@ -203,7 +203,7 @@ def test_a_store_that_stays_locked_costs_no_figure(
 def test_closed_standard_files_are_no_reason_to_fail(
     start: Callable[..., SimThread], closed: str
 ) -> None:
-    words = [*PROGRAM, start().url, "--requests", "4", "--max-tokens", "4", "--no-store"]
+    words = [*PROGRAM, start().url, "--num-prompts", "4", "--max-tokens", "4", "--no-store"]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *words],
         capture_output=True,

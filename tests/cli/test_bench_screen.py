@@ -292,7 +292,7 @@ def start() -> Iterator[Callable[..., SimThread]]:
 
 @pytest.mark.slow
 def test_on_a_terminal_a_line_moves_and_is_gone_at_the_end(start: Callable[..., SimThread]) -> None:
-    words = ["--no-store", "--requests", "24", "--max-tokens", "64"]
+    words = ["--no-store", "--num-prompts", "24", "--max-tokens", "64"]
     received = on_a_terminal([*PROGRAM, start(time_scale=0.3).url, *words], columns=150)
     moving, _, after = received.partition("\x1b[?25h")  # the cursor is shown again
     assert "requests/s" in moving
@@ -309,7 +309,7 @@ def test_on_a_terminal_a_line_moves_and_is_gone_at_the_end(start: Callable[..., 
 def test_a_terminal_without_colours_gets_none(
     start: Callable[..., SimThread], environment: dict[str, str]
 ) -> None:
-    words = ["--no-store", "--requests", "4", "--max-tokens", "4"]
+    words = ["--no-store", "--num-prompts", "4", "--max-tokens", "4"]
     received = on_a_terminal([*PROGRAM, start(time_scale=0.01).url, *words], **environment)
     assert "4/4" in received
     assert "\x1b[3" not in received  # the foreground colours 30 to 37

@@ -56,10 +56,10 @@ def test_a_command_in_the_prose_has_options_that_exist(words: str) -> None:
 
 def test_the_lines_are_found_where_shells_would_find_them() -> None:
     assert list(
-        calls("a=1 && toolkit sim fleet fp8 -- toolkit bench --requests 8 | head  # toolkit x")
+        calls("a=1 && toolkit sim fleet fp8 -- toolkit bench --num-prompts 8 | head  # toolkit x")
     ) == [
         ["sim", "fleet", "fp8", "--"],
-        ["bench", "--requests", "8"],
+        ["bench", "--num-prompts", "8"],
     ]
     assert list(
         calls("RUN=$(toolkit runs --json | head -1); sudo .venv/bin/toolkit capture &")

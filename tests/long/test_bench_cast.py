@@ -63,7 +63,7 @@ def test_every_host_of_the_cast_gets_exactly_its_verdict(tmp_path: Path) -> None
             for number, (name, (person, settings, _)) in enumerate(EXPECTED.items())
         }
         with running(spec) as hosts:
-            told = bench(hosts, tmp_path, "--requests", "48", "--mix", "50", "--seed", str(seed))
+            told = bench(hosts, tmp_path, "--num-prompts", "48", "--mix", "50", "--seed", str(seed))
         wrong += [
             (seed, said["name"], said["verdicts"])
             for said in told

@@ -87,7 +87,16 @@ def benched(roomy_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Benc
     folder = tmp_path_factory.mktemp("bench")
     (folder / "prompts.txt").write_text(LONG_PROMPT + "\n")
     before = counters(roomy_server.url)
-    words = ["--requests", "40", "--concurrency", "8", "--warmup", str(WARMUP), "--mix", "50"]
+    words = [
+        "--num-prompts",
+        "40",
+        "--max-concurrency",
+        "8",
+        "--warmup",
+        str(WARMUP),
+        "--mix",
+        "50",
+    ]
     words += ["--max-tokens", "48", "--profile", "prompts.txt", "--json"]
     done = run(folder, roomy_server.url, *words)
     after = counters(roomy_server.url)
@@ -166,7 +175,16 @@ def test_a_server_behind_a_key_is_benched_with_the_key_and_the_key_is_kept_nowhe
     locked_server: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts.txt").write_text(f"locked {locked_server.url} api_key_env={KEY_VARIABLE}\n")
-    words = ("hosts.txt", "--requests", "4", "--concurrency", "2", "--max-tokens", "8", "--json")
+    words = (
+        "hosts.txt",
+        "--num-prompts",
+        "4",
+        "--max-concurrency",
+        "2",
+        "--max-tokens",
+        "8",
+        "--json",
+    )
     done = run(tmp_path, *words, **{KEY_VARIABLE: locked_server.key})
     said = json.loads(done.stdout)
     assert (said["ok"], said["errors"]) == (4, 0)
@@ -178,7 +196,9 @@ def test_a_server_behind_a_key_is_benched_with_the_key_and_the_key_is_kept_nowhe
 def test_without_the_key_every_request_is_an_error_that_says_so(
     locked_server: Any, tmp_path: Path
 ) -> None:
-    done = run(tmp_path, locked_server.url, "--requests", "2", "--json", "--model", "tiny", code=1)
+    done = run(
+        tmp_path, locked_server.url, "--num-prompts", "2", "--json", "--model", "tiny", code=1
+    )
     said = json.loads(done.stdout)
     assert (said["ok"], said["errors"]) == (0, 2)
     assert "401" in said["error"] or "Unauthorized" in said["error"]

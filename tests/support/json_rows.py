@@ -72,8 +72,17 @@ def _looked() -> Rows:
 
 
 def _benched(url: str) -> Rows:
-    bench = ("bench", "hosts.txt", "--requests", "50", "--concurrency", "25", "--goodput", "e2e:9s")
-    rungs = ("bench", url, "--sweep-concurrency", "1,2", "--requests", "2")
+    bench = (
+        "bench",
+        "hosts.txt",
+        "--num-prompts",
+        "50",
+        "--max-concurrency",
+        "25",
+        "--goodput",
+        "e2e:9s",
+    )
+    rungs = ("bench", url, "--sweep-concurrency", "1,2", "--num-prompts", "2")
     warm = ("warmup", "hosts.txt", "--concurrency", "1", "--rounds", "2", "--limit", "20s")
     # one of them fails now and then, which may be all that came of it
     found = {"toolkit bench": objects(*bench, code=None)}

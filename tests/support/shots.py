@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolkit.bench.summary import LevelFigures
+from toolkit.bench.summary import HostSummary, summary
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
@@ -80,23 +80,11 @@ def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> RequestRec
     return RequestRecord(**{**least, **more})
 
 
-def step(
-    concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: Any
-) -> LevelFigures:
+def step(concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: Any) -> HostSummary:
     """A level of a sweep that tells its throughput and its latency."""
-    least = {
-        "concurrency": concurrency,
-        "requests": 32,
-        "ok": 32,
-        "rps": rps,
-        "output_tokens_per_s": None,
-        "ttft_p50_ms": None,
-        "e2e_p50_ms": e2e_p50_ms,
-        "e2e_p95_ms": e2e_p50_ms,
-        "tpot_p50_ms": None,
-        "good_share": None,
-    }
-    return LevelFigures(**{**least, **more})
+    nothing = summary([], name="alice", url="http://h:1", run="r", concurrency=concurrency)
+    figures = {"requests": 32, "ok": 32, "rps": rps, "e2e_p50_ms": e2e_p50_ms}
+    return replace(nothing, **{**figures, **more})
 
 
 def uniques(count: int, start: int = 0, **more: Any) -> list[RequestRecord]:
@@ -185,7 +173,7 @@ def told(
     *,
     host: Host = HOST,
     peers: dict[str, list[RequestRecord]] | None = None,
-    levels: Sequence[LevelFigures] = (),
+    levels: Sequence[HostSummary] = (),
 ) -> dict[str, Verdict]:
     """All verdicts by code; without a ledger, an honest one."""
     ledger = ledger or books(shots)

@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 from toolkit.bench.contrast import tied
 from toolkit.bench.counters import account
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.summary import (
-    GoodputLimits,
-    HostSummary,
-    LevelFigures,
-    best_level,
-    knee,
-    level_figures,
-    summary,
-)
+from toolkit.bench.summary import GoodputLimits, HostSummary, best_level, knee, summary
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
@@ -27,7 +19,8 @@ class Result:
     """One host's line. In a sweep the summary is that of one level: the best, else the knee, else the fastest."""
 
     summary: HostSummary
-    levels: tuple[LevelFigures, ...] = ()
+    levels: tuple[HostSummary, ...] = ()
+    """Of a sweep, the lowest concurrency first; verdicts and ties are only in `summary`."""
     best_concurrency: int | None = None
     """The largest that meets the goodput limits; None without limits, or when none does."""
     knee_concurrency: int | None = None
@@ -62,8 +55,34 @@ def results(
     ties = tied(records)
     found = []
     for host, of_host, ledger in hosts:
-        levels = level_figures(of_host, limits) if plan.levels else ()
-        peers = {name: theirs for name, theirs in records.items() if name != host.name}
+        measured = [record for record in of_host if record.kind != "warmup"]
+        at_level: dict[int | None, Sequence[RequestRecord]] = {
+            None if plan.rate else plan.concurrency: measured
+        }
+        if plan.levels and measured:
+            at_level = {
+                level: [record for record in measured if record.concurrency == level]
+                for level in sorted({record.concurrency or 0 for record in measured})
+            }
+        figures = [
+            summary(
+                some,
+                name=host.name,
+                url=host.url,
+                run=run,
+                ledger=ledger,
+                client_ok=client_ok,
+                limits=limits,
+                concurrency=concurrency,
+                rate=plan.rate,
+            )
+            for concurrency, some in at_level.items()
+        ]
+        levels = tuple(figures) if plan.levels and measured else ()
+        best, knee_at = best_level(levels), knee(levels)
+        fastest = max(figures, key=lambda one: (one.rps or 0.0, -(one.concurrency or 0)))
+        shown = next((one for one in levels if one.concurrency == (best or knee_at)), fastest)
+
         of_engine = {
             name: records[name]
             for name in records
@@ -74,42 +93,22 @@ def results(
             records=of_host,
             ledger=own_share(host.name, of_engine, ledger) if is_shared else ledger,
             host=host,
-            peers=peers,
+            peers={name: theirs for name, theirs in records.items() if name != host.name},
             # another address of this engine is no rival, and would agree with it
             rivals={name: models for name, models in served.items() if name not in of_engine},
             levels=levels,
             is_shared=is_shared,
         )
-        judged = judgement(case).verdicts
+        verdicts = judgement(case).verdicts
         if is_shared:
-            judged = (*judged, same_engine(host.name, of_engine))
-        best, knee_at, shown = best_level(levels), knee(levels), None
-        if levels:
-            fastest = max(levels, key=lambda level: (level.rps or 0.0, -level.concurrency))
-            shown = best or knee_at or fastest.concurrency
-        concurrency = None if plan.rate else (shown or plan.concurrency)
-        figures = summary(
-            of_host if shown is None else [s for s in of_host if s.concurrency == shown],
-            name=host.name,
-            url=host.url,
-            run=run,
-            ledger=ledger,
-            client_ok=client_ok,
-            limits=limits,
-            verdicts=judged,
-            concurrency=concurrency,
-            rate=plan.rate,
+            verdicts = (*verdicts, same_engine(host.name, of_engine))
+        shown = replace(
+            shown,
+            verdicts=verdicts,
+            tied_with=ties.get(host.name, ()),
+            error=shown.error if shown.requests else NOTHING_OVER,
         )
         found.append(
-            Result(
-                summary=replace(
-                    figures,
-                    tied_with=ties.get(host.name, ()),
-                    error=figures.error if figures.requests else NOTHING_OVER,
-                ),
-                levels=levels,
-                best_concurrency=best,
-                knee_concurrency=knee_at,
-            )
+            Result(summary=shown, levels=levels, best_concurrency=best, knee_concurrency=knee_at)
         )
     return found

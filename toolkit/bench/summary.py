@@ -7,12 +7,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from toolkit.bench.evidence import over_at
 from toolkit.errors import ToolkitError
 from toolkit.records import Ledger, RequestRecord, Verdict
-from toolkit.stats import Sketch
+from toolkit.stats import Sketch, merged
 
 LEAST_FOR_P99 = 100
 """With fewer samples the nearest rank of p99 is the largest value: one stall would be the figure."""
@@ -22,12 +22,9 @@ LEAST_GAIN = 1.10
 """A level whose throughput is less than this times another's is no faster."""
 LEAST_WAIT = 1.5
 """Answers that take this many times as long show that requests wait for each other. In a closed loop e2e =
-concurrency / throughput, so levels that lie too close together can't show it, and no knee is told."""
+concurrency / throughput, so levels that lie too close together can't show it, and there is no knee."""
 MILLISECONDS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
-NAMES = ("ttft", "tpot", "e2e")
-
-EXAMPLE = "Write limits like `ttft:500ms,tpot:50ms,e2e:10s`"
-_LIMIT = re.compile(r"([^:]*):\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
+_LIMIT = re.compile(r"\s*(ttft|tpot|e2e)\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m)\s*")
 
 
 # --- what a good request may take ---------------------------------------------------------------------
@@ -43,28 +40,22 @@ class GoodputLimits:
 
 
 def read_limits(text: str) -> GoodputLimits:
-    """Read `ttft:500ms,tpot:50ms,e2e:10s`; each name at most once, units us, ms, s and m.
-
-    Raises ToolkitError on the first part that is no limit.
-    """
+    """Read `ttft:500ms,tpot:50ms,e2e:10s`, each name at most once. Raises ToolkitError on the first part that is no limit."""
+    hint = (
+        "Write limits of ttft, tpot or e2e in us, ms, s or m, e.g., `ttft:500ms,tpot:50ms,e2e:10s`"
+    )
     limits: dict[str, float] = {}
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
         if match is None:
-            raise ToolkitError(f"`{part.strip()}` is no limit", EXAMPLE)
-        name, unit = match[1].strip(), match[3]
-        if name not in NAMES:
-            raise ToolkitError(f"unknown limit `{name}`", f"Known limits: {', '.join(NAMES)}")
-        if unit not in MILLISECONDS:
-            known = f"Known units: {', '.join(MILLISECONDS)}"
-            raise ToolkitError(f"unknown unit `{unit}` in `{part.strip()}`", known)
-        limit_ms = float(match[2]) * MILLISECONDS[unit]
+            raise ToolkitError(f"`{part.strip()}` is no limit", hint)
+        key, limit_ms = f"{match[1]}_ms", float(match[2]) * MILLISECONDS[match[3]]
         if not 0 < limit_ms < math.inf:
-            raise ToolkitError(f"limit `{part.strip()}` lets nothing or everything pass", EXAMPLE)
-        if name in limits:
-            raise ToolkitError(f"limit `{name}` stands twice in `{text}`", "Keep one of them")
-        limits[name] = limit_ms
-    return GoodputLimits(**{f"{name}_ms": limit_ms for name, limit_ms in limits.items()})
+            raise ToolkitError(f"limit `{part.strip()}` lets nothing or everything pass", hint)
+        if key in limits:
+            raise ToolkitError(f"limit `{match[1]}` stands twice in `{text}`", "Keep one of them")
+        limits[key] = limit_ms
+    return GoodputLimits(**limits)
 
 
 def is_good(record: RequestRecord, limits: GoodputLimits) -> bool:
@@ -75,17 +66,16 @@ def is_good(record: RequestRecord, limits: GoodputLimits) -> bool:
     """
     # when a stream was asked for and a whole body came, the first token came with the last
     first_token_ms = record.e2e_ms if record.ttft_ms is None else record.ttft_ms
-    return (
-        record.ok
-        and _within(record.e2e_ms, limits.e2e_ms)
-        and (not record.stream or _within(first_token_ms, limits.ttft_ms))
-        and (record.tpot_ms is None or _within(record.tpot_ms, limits.tpot_ms))
+    limited = [(record.e2e_ms, limits.e2e_ms)]
+    if record.stream:
+        limited.append((first_token_ms, limits.ttft_ms))
+    if record.tpot_ms is not None:
+        limited.append((record.tpot_ms, limits.tpot_ms))
+    # what was never seen is late: e.g., a stream that ended without a token
+    return record.ok and all(
+        limit_ms is None or (took_ms is not None and took_ms <= limit_ms)
+        for took_ms, limit_ms in limited
     )
-
-
-def _within(took_ms: float | None, limit_ms: float | None) -> bool:
-    """Under a limit, what was never seen is late: e.g., a stream that ended without a token."""
-    return limit_ms is None or (took_ms is not None and took_ms <= limit_ms)
 
 
 # --- one concurrency, or one rate ---------------------------------------------------------------------
@@ -169,58 +159,77 @@ def summary(
     """Count one host's records at one concurrency, or at one rate."""
     measured = [record for record in records if record.kind != "warmup"]
     answers = [record for record in measured if record.ok]
+    failures = [
+        (record.error_kind or ("not_sent" if record.sent_at is None else "unknown"), record.error)
+        for record in measured
+        if not record.ok
+    ]
+    kinds = dict(sorted(Counter(kind for kind, _ in failures).items(), key=lambda it: (-it[1], it)))
+    error = None
+    if not measured:
+        error = "no request was sent"
+    elif not answers:
+        # what mostly went wrong, by kind first: errors of one kind may differ in a port or an id, and then no two texts are equal
+        most = next(iter(kinds))
+        texts = Counter(text for kind, text in failures if kind == most and text)
+        text = texts.most_common(1)[0][0] if texts else most
+        error = f"{text} ({kinds[most]} of {len(measured)} requests)"
+
     length_s = window_s(measured)
     output_tokens = _sum(record.output_tokens for record in answers)
     good = None if limits is None else sum(is_good(record, limits) for record in answers)
-    kinds = Counter(_kind(record) for record in measured if not record.ok)
-    ttft = _sketch(record.ttft_ms for record in answers)
-    e2e = _sketch(record.e2e_ms for record in answers)
-    send_lag = _sketch(record.send_lag_ms for record in measured if record.sent_at is not None)
-    itl = Sketch()
-    for record in answers:
-        if record.itl is not None:
-            itl.merge(Sketch.from_bytes(record.itl))
+    ttft = Sketch.of(record.ttft_ms for record in answers)
+    e2e = Sketch.of(record.e2e_ms for record in answers)
+    itl = Sketch.from_bytes(merged(record.itl for record in answers if record.itl))
+    # a send may be early by the clock's own grain
+    send_lag = Sketch.of(record.send_lag_ms for record in measured if record.sent_at is not None)
 
-    def e2e_p50_of(kind: str) -> float | None:
-        return _sketch(record.e2e_ms for record in answers if record.kind == kind).quantile(0.5)
+    def per_s(amount: float | None) -> float | None:
+        return amount / length_s if amount is not None and length_s else None
+
+    def p50(values: Iterable[float | None]) -> float | None:
+        return Sketch.of(values).quantile(0.5)
+
+    def p99(sketch: Sketch) -> float | None:
+        return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
 
     return HostSummary(
         name=name,
         url=url,
         requests=len(measured),
         ok=len(answers),
-        errors=len(measured) - len(answers),
-        error_kinds=dict(sorted(kinds.items(), key=lambda pair: (-pair[1], pair[0]))),
-        rps=_per(len(answers), length_s),
-        output_tokens_per_s=_per(output_tokens, length_s),
+        errors=len(failures),
+        error_kinds=kinds,
+        rps=per_s(len(answers)),
+        output_tokens_per_s=per_s(output_tokens),
         ttft_p50_ms=ttft.quantile(0.5),
         ttft_p95_ms=ttft.quantile(0.95),
-        tpot_p50_ms=_sketch(record.tpot_ms for record in answers).quantile(0.5),
+        tpot_p50_ms=p50(record.tpot_ms for record in answers),
         itl_p95_ms=itl.quantile(0.95),
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
-        e2e_p99_ms=_p99(e2e),
+        e2e_p99_ms=p99(e2e),
         rtt_ms=None if ledger is None else ledger.rtt_ms,
         client_ok=client_ok,
-        goodput=_per(good, length_s),
+        goodput=per_s(good),
         verdicts=verdicts,
         run=run,
         concurrency=concurrency,
         rate=rate,
         planned=len(measured),
         missed=sum(record.sent_at is None for record in measured),
-        good_share=_per(good, len(measured)),
+        good_share=good / len(measured) if good is not None and measured else None,
         window_s=length_s,
         output_tokens=output_tokens,
         prompt_tokens=_sum(record.prompt_tokens for record in answers),
         output_tokens_estimated=any(
             record.output_tokens_estimated or record.output_tokens is None for record in answers
         ),
-        ttft_visible_p50_ms=_sketch(record.ttft_visible_ms for record in answers).quantile(0.5),
-        unique_e2e_p50_ms=e2e_p50_of("unique"),
-        twin_e2e_p50_ms=e2e_p50_of("twin"),
-        send_lag_p99_ms=_p99(send_lag),
-        error=_error(measured),
+        ttft_visible_p50_ms=p50(record.ttft_visible_ms for record in answers),
+        unique_e2e_p50_ms=p50(each.e2e_ms for each in answers if each.kind == "unique"),
+        twin_e2e_p50_ms=p50(each.e2e_ms for each in answers if each.kind == "twin"),
+        send_lag_p99_ms=p99(send_lag),
+        error=error,
     )
 
 
@@ -232,10 +241,6 @@ def window_s(measured: Sequence[RequestRecord]) -> float | None:
     return last - first if last > first else None
 
 
-def _per(amount: float | None, whole: float | None) -> float | None:
-    return amount / whole if amount is not None and whole else None
-
-
 def _sum(values: Iterable[int | None]) -> int | None:
     """Sum what is known: nothing answered is 0 tokens, answers that all keep silent are unknown."""
     listed = list(values)
@@ -243,96 +248,32 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return sum(known) if known or not listed else None
 
 
-def _sketch(values: Iterable[float | None]) -> Sketch:
-    sketch = Sketch()
-    for value in values:
-        if value is not None and math.isfinite(value):
-            sketch.add(max(0.0, value))  # a send may be early by the clock's own grain
-    return sketch
-
-
-def _p99(sketch: Sketch) -> float | None:
-    return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
-
-
-def _kind(record: RequestRecord) -> str:
-    return record.error_kind or ("not_sent" if record.sent_at is None else "unknown")
-
-
-def _error(measured: Sequence[RequestRecord]) -> str | None:
-    """Say what mostly went wrong where nothing went right.
-
-    By kind first: errors of one kind may differ in a port or an id, and then no two texts are equal.
-    """
-    if not measured:
-        return "no request was sent"
-    if any(record.ok for record in measured):
-        return None
-    kinds = Counter(map(_kind, measured))
-    most = min(kinds, key=lambda kind: (-kinds[kind], kind))
-    texts = Counter(record.error for record in measured if _kind(record) == most and record.error)
-    text = texts.most_common(1)[0][0] if texts else most
-    return f"{text} ({kinds[most]} of {len(measured)} requests)"
-
-
 # --- a sweep: what more requests at once gain, and where they stop to -----------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelFigures:
-    """One host at one concurrency; the words are HostSummary's."""
-
-    concurrency: int
-    requests: int
-    ok: int
-    rps: float | None
-    output_tokens_per_s: float | None
-    ttft_p50_ms: float | None
-    e2e_p50_ms: float | None
-    e2e_p95_ms: float | None
-    tpot_p50_ms: float | None
-    good_share: float | None
-
-
-def level_figures(
-    records: Sequence[RequestRecord], limits: GoodputLimits | None = None
-) -> tuple[LevelFigures, ...]:
-    """One host's levels, the lowest concurrency first; requests of an open loop are on none."""
-    by_level: dict[int, list[RequestRecord]] = {}
-    for record in records:
-        if record.concurrency is not None and record.kind != "warmup":
-            by_level.setdefault(record.concurrency, []).append(record)
-    found = []
-    for concurrency, at_level in sorted(by_level.items()):
-        figures = summary(at_level, name="", url="", run="", limits=limits, concurrency=concurrency)
-        keys = [field.name for field in fields(LevelFigures)]
-        found.append(LevelFigures(**{key: getattr(figures, key) for key in keys}))
-    return tuple(found)
-
-
-def best_level(levels: Sequence[LevelFigures]) -> int | None:
+def best_level(levels: Sequence[HostSummary]) -> int | None:
     """The largest concurrency that meets the limits, as every lower one does; None without limits.
 
     A level above a failed one doesn't count: its users would have to pass through the failure.
     """
     best = None
-    for level in sorted(levels, key=lambda each: each.concurrency):
+    for level in sorted(levels, key=lambda each: each.concurrency or 0):
         if level.good_share is None or level.good_share < LEAST_GOOD_SHARE:
             break
         best = level.concurrency
     return best
 
 
-def knee(levels: Sequence[LevelFigures]) -> int | None:
+def knee(levels: Sequence[HostSummary]) -> int | None:
     """The lowest concurrency above which no level gains 10 % of throughput, while answers take 1.5 times as long.
 
-    Every higher level is asked, not only the next: one slow level in the middle of a sweep is no knee.
+    It is held against every higher level, not only the next: one slow level in the middle of a sweep is no knee.
     Levels at which nothing was answered are left out: a host that has died is not saturated. None: the
     sweep ends before the knee, or its levels lie too close together to tell.
     """
     # throughput in requests: tokens are what the host claims
     answered = sorted(
-        (level.concurrency, level.rps, level.e2e_p50_ms)
+        (level.concurrency or 0, level.rps, level.e2e_p50_ms)
         for level in levels
         if level.rps and level.e2e_p50_ms
     )

@@ -176,7 +176,7 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
         _headline(
             "\n2. Time all of them at the same moment, and explain what is fast for another reason than speed."
         )
-        with _begun(folder, "bench", HOSTS, "--requests", str(BENCH_REQUESTS)):
+        with _begun(folder, "bench", HOSTS, "--num-prompts", str(BENCH_REQUESTS)):
             pass
         _blast(folder, fleet, len(CAST) + bool(home), seconds)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CALL_S = 60.0
 MAX_TOKENS = 32
 MOST_EVENTS = 200
-BY_HAND = "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
+BY_HAND = "Ask the same by hand, e.g., `toolkit bench URL --num-prompts 1`"
 
 
 @click.command(

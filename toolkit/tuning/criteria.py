@@ -318,7 +318,7 @@ def stability(host: HostReport, events: Iterable[Event]) -> Judgement:
     if rate > MOST_FAILURES:
         return ("not met", found, "`toolkit diagnose` tells which bottleneck this is")
     if ended < LEAST_REQUESTS:
-        more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --requests 100`"
+        more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --num-prompts 100`"
         return "unknown", f"{found}; too few to judge", more
     if most > MOST_FAILURES:
         return (

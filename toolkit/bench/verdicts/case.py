@@ -7,7 +7,7 @@ from itertools import chain
 
 from toolkit.bench.counters import Account, account
 from toolkit.bench.evidence import beside
-from toolkit.bench.summary import LevelFigures
+from toolkit.bench.summary import HostSummary
 from toolkit.bench.verdicts.replays import Replays, replays
 from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 
@@ -24,7 +24,7 @@ class Case:
     """The requests to the other hosts of the run."""
     rivals: Mapping[str, Sequence[ServedModel]] = field(default_factory=dict)
     """The models that these serve."""
-    levels: Sequence[LevelFigures] = ()
+    levels: Sequence[HostSummary] = ()
     is_shared: bool = False
     """Requests of ours to another address move this host's counters, too; `ledger` is then its share."""
     accused: dict[str, Verdict] = field(default_factory=dict)

@@ -7,7 +7,7 @@ busy machine on either side is no accusation.
 from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
-from toolkit.bench.summary import LevelFigures, knee
+from toolkit.bench.summary import HostSummary, knee
 from toolkit.bench.verdicts.case import Case
 from toolkit.records import Confidence, Ledger, RequestRecord, Verdict
 from toolkit.units import counted, spoken_ms, whole
@@ -58,11 +58,11 @@ def why_unseen(case: Case) -> str | None:
     return case.no_counters
 
 
-def _by_levels(levels: Sequence[LevelFigures]) -> Iterator[str]:
+def _by_levels(levels: Sequence[HostSummary]) -> Iterator[str]:
     knee_at = knee(levels)
     if knee_at is None:
         return
-    top = max(levels, key=lambda level: level.concurrency)
+    top = max(levels, key=lambda level: level.concurrency or 0)
     at = next(level for level in levels if level.concurrency == knee_at)
     yield (
         f"beyond {knee_at} requests at once it answers no more a second ({at.rps or 0:.2f},"

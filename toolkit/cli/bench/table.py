@@ -1,13 +1,13 @@
 """How `toolkit bench` shows results to a person: a table, what explains it, a sweep's levels, the client's health."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolkit.bench.health import Fitness
 from toolkit.bench.results import Result
-from toolkit.bench.summary import HostSummary, LevelFigures
+from toolkit.bench.summary import HostSummary
 from toolkit.records import MOST_ERRORS
 from toolkit.report.tables import Column, notes, table_of
 from toolkit.units import DASH, latency, per_second, percent, whole
@@ -49,52 +49,56 @@ def _verdicts(figures: HostSummary) -> Text:
     return Text(text, style=style)
 
 
-COLUMNS: Sequence[tuple[Column, Cell]] = (
-    (Column(title="ok", right=True), _ok),
-    (Column(title="req/s", right=True, spare=1), lambda seen: per_second(seen.rps)),
-    (Column(title="tok/s", right=True, spare=2), _tokens_per_s),
-    (Column(title="TTFT p50", right=True, spare=3), lambda seen: latency(seen.ttft_p50_ms)),
-    (Column(title="p95", right=True, spare=8), lambda seen: latency(seen.ttft_p95_ms)),
-    (Column(title="TPOT p50", right=True, spare=7), lambda seen: latency(seen.tpot_p50_ms)),
-    (Column(title="ITL p95", right=True, spare=9), lambda seen: latency(seen.itl_p95_ms)),
-    (Column(title="E2E p50", right=True), lambda seen: latency(seen.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=6), lambda seen: latency(seen.e2e_p95_ms)),
-    (Column(title="twins", right=True, spare=5), lambda seen: latency(seen.twin_e2e_p50_ms)),
-    (Column(title="RTT", right=True, spare=10), lambda seen: latency(seen.rtt_ms)),
-)
-HOST = (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name)
-LEVEL = (Column(title="at once", right=True), lambda seen: whole(seen.concurrency))
+FIGURES: Mapping[str, tuple[Column, Cell]] = {
+    "ok": (Column(title="ok", right=True), _ok),
+    "rps": (Column(title="req/s", right=True, spare=1), lambda one: per_second(one.rps)),
+    "output_tokens_per_s": (Column(title="tok/s", right=True, spare=2), _tokens_per_s),
+    "ttft_p50_ms": (
+        Column(title="TTFT p50", right=True, spare=3),
+        lambda one: latency(one.ttft_p50_ms),
+    ),
+    "ttft_p95_ms": (Column(title="p95", right=True, spare=8), lambda one: latency(one.ttft_p95_ms)),
+    "tpot_p50_ms": (
+        Column(title="TPOT p50", right=True, spare=7),
+        lambda one: latency(one.tpot_p50_ms),
+    ),
+    "itl_p95_ms": (
+        Column(title="ITL p95", right=True, spare=9),
+        lambda one: latency(one.itl_p95_ms),
+    ),
+    "e2e_p50_ms": (Column(title="E2E p50", right=True), lambda one: latency(one.e2e_p50_ms)),
+    "e2e_p95_ms": (Column(title="p95", right=True, spare=6), lambda one: latency(one.e2e_p95_ms)),
+    "twin_e2e_p50_ms": (
+        Column(title="twins", right=True, spare=5),
+        lambda one: latency(one.twin_e2e_p50_ms),
+    ),
+    "rtt_ms": (Column(title="RTT", right=True, spare=10), lambda one: latency(one.rtt_ms)),
+}
+OF_A_LEVEL = "ok rps output_tokens_per_s ttft_p50_ms tpot_p50_ms e2e_p50_ms e2e_p95_ms".split()
+HOST = (Column(title="host", widest=WIDEST_NAME), lambda one: one.name)
+AT_ONCE = (Column(title="at once", right=True), lambda one: whole(one.concurrency))
 """Of a sweep: the level whose figures stand in the row."""
-GOOD: Sequence[tuple[Column, Cell]] = (
-    (Column(title="good", right=True), lambda seen: percent(seen.good_share)),
-    (Column(title="good/s", right=True, spare=4), lambda seen: per_second(seen.goodput)),
-)
+GOOD = (Column(title="good", right=True), lambda one: percent(one.good_share))
+GOODPUT = (Column(title="good/s", right=True, spare=4), lambda one: per_second(one.goodput))
 VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
 
 
-def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
+def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
     """The table and the sentences below it, for a screen of the console's width."""
-    figures = [each.summary for each in told]
-    sweeps = [each for each in told if each.levels]
-    has_limits = any(one.good_share is not None for one in figures)
-    columns = [
-        HOST,
-        *([LEVEL] if sweeps else []),
-        *COLUMNS,
-        *(GOOD if has_limits else []),
-        VERDICTS,
-    ]
-    yield table_of(columns, figures, console)
+    figures = [each.summary for each in judged]
+    sweeps = [each for each in judged if each.levels]
+    level = [AT_ONCE] if sweeps else []
+    good = [GOOD, GOODPUT] if any(one.good_share is not None for one in figures) else []
+    yield table_of([HOST, *level, *FIGURES.values(), *good, VERDICTS], figures, console)
     below = list(notes(_notes(figures)))
     if below:
         yield Text()
         yield from below
+    of_a_level = [AT_ONCE, *(FIGURES[key] for key in OF_A_LEVEL), *good[:1]]
     for each in sweeps:
-        levels = each.levels
         yield Text()
         yield Text(each.summary.name, style="bold")
-        has_limits = any(level.good_share is not None for level in levels)
-        yield table_of([*LEVELS, *([GOOD_LEVEL] if has_limits else [])], levels, console)
+        yield table_of(of_a_level, each.levels, console)
         yield Text(_sweep_sentence(each))
     yield Text()
     yield from _fastest(figures)
@@ -152,43 +156,26 @@ def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
     yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
 
 
-LevelCell = Callable[[LevelFigures], str | Text]
-
-LEVELS: Sequence[tuple[Column, LevelCell]] = (
-    (Column(title="at once", right=True), lambda level: f"{level.concurrency:,}"),
-    (Column(title="ok", right=True), lambda level: f"{level.ok:,}/{level.requests:,}"),
-    (Column(title="req/s", right=True), lambda level: per_second(level.rps)),
-    (Column(title="tok/s", right=True, spare=1), lambda level: whole(level.output_tokens_per_s)),
-    (Column(title="TTFT p50", right=True, spare=3), lambda level: latency(level.ttft_p50_ms)),
-    (Column(title="TPOT p50", right=True, spare=4), lambda level: latency(level.tpot_p50_ms)),
-    (Column(title="E2E p50", right=True), lambda level: latency(level.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=2), lambda level: latency(level.e2e_p95_ms)),
-)
-GOOD_LEVEL: tuple[Column, LevelCell] = (
-    Column(title="good", right=True),
-    lambda level: percent(level.good_share),
-)
-
-
-def _sweep_sentence(told: Result) -> str:
+def _sweep_sentence(sweep: Result) -> str:
     """Which level keeps the limits, and where more requests at once stop to gain anything, or why nobody can tell."""
     parts = []
-    if told.summary.good_share is not None:
-        best = told.best_concurrency
+    if sweep.summary.good_share is not None:
+        best = sweep.best_concurrency
         kept = f"{best} at once is the most that keeps the limits"
         parts.append(kept if best else "no level keeps the limits")
-    answered = [level for level in told.levels if level.rps]
+    answered = [level for level in sweep.levels if level.rps]
     fastest = max(answered, key=lambda level: level.rps or 0.0, default=None)
     if fastest is None:
         parts.append("nothing was answered at any level")
-    elif told.knee_concurrency:
-        at = told.knee_concurrency
+    elif sweep.knee_concurrency:
+        at = sweep.knee_concurrency
         parts.append(f"beyond {at} at once it answers no more a second, only later")
     elif len(answered) == 1:
         parts.append("answered at one level only, so nobody can tell where it stops to gain")
     elif fastest is answered[-1]:
         parts.append("its throughput still grew at the last level")
     else:
-        at = fastest.concurrency
-        parts.append(f"most a second at {at} at once; answers took not much longer beyond it")
+        parts.append(
+            f"most a second at {fastest.concurrency} at once; answers took not much longer beyond it"
+        )
     return "; ".join(parts)

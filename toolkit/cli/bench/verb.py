@@ -14,7 +14,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
-from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -35,39 +35,51 @@ if TYPE_CHECKING:
     from toolkit.bench.runner import Bench
     from toolkit.records import RequestRecord
 
-REQUESTS = 16
+NUM_PROMPTS = 16
 CONCURRENCY = 8
-MOST_UNDER_WAY = 1_000
+MOST_IN_FLIGHT = 1_000
 """Of an open loop: at 2.5 s an answer, 400 requests a second."""
 MAX_TOKENS = 256
-MOST_REQUESTS = 1_000_000
+MOST_PROMPTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""
+LEVEL_KEYS = (
+    "concurrency requests ok rps output_tokens_per_s ttft_p50_ms e2e_p50_ms e2e_p95_ms tpot_p50_ms good_share"
+).split()
+"""What `--json` says of each level of a sweep; the rest is its summary's."""
 DRAW_EVERY_S = 0.25
 """A thread that draws would hold the interpreter in the middle of reading answers; this is called between them."""
 
 
 @click.command("bench", cls=Command, short_help="Time every host fairly, and say why it is fast.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
-@click.option(
-    "--requests",
-    type=click.IntRange(max=MOST_REQUESTS),
-    help=f"Per host.  [default: {REQUESTS}]",
+@option(
+    "--num-prompts",
+    aliases=["--requests"],
+    type=click.IntRange(max=MOST_PROMPTS),
+    help=f"Per host.  [default: {NUM_PROMPTS}]",
 )
-@click.option("--concurrency", type=int, help=f"At once, per host.  [default: {CONCURRENCY}]")
-@click.option(
+@option(
+    "--max-concurrency",
+    aliases=["--concurrency", "--most-under-way"],
+    type=int,
+    help=f"At once, per host.  [default: {CONCURRENCY}]",
+)
+@option(
     "--duration",
     type=DURATION,
     help="Go on so long instead of counting requests; with both, whichever ends first.",
 )
-@click.option(
-    "--rate",
+@option(
+    "--request-rate",
+    aliases=["--rate"],
     type=float,
-    help="Requests a second and host, whatever answers take.",
+    help="A second and host, whatever answers take, up to --max-concurrency "
+    f"(then {MOST_IN_FLIGHT:,}).",
 )
 @advanced(
     "--arrival",
     type=click.Choice(["poisson", "constant"]),
-    help="How --rate spaces them.  [default: poisson]",
+    help="How --request-rate spaces them.  [default: poisson]",
 )
 @click.option(
     "--sweep-concurrency",
@@ -104,7 +116,7 @@ DRAW_EVERY_S = 0.25
 )
 @advanced(
     "--warmup",
-    type=click.IntRange(max=MOST_REQUESTS),
+    type=click.IntRange(max=MOST_PROMPTS),
     default=0,
     show_default=True,
     help="Requests before, with other prompts, uncounted.",
@@ -114,12 +126,6 @@ DRAW_EVERY_S = 0.25
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
 @advanced("--timeout", type=DURATION, default="120s", show_default=True, help="For one request.")
-@advanced(
-    "--most-under-way",
-    type=int,
-    help="With --rate: further requests to that host wait, and their latency counts it.  "
-    f"[default: {MOST_UNDER_WAY:,}]",
-)
 @advanced(
     "--seed",
     type=int,
@@ -139,10 +145,10 @@ DRAW_EVERY_S = 0.25
 def command(
     *,
     hosts: tuple[str, ...],
-    requests: int | None,
-    concurrency: int | None,
+    num_prompts: int | None,
+    max_concurrency: int | None,
     duration: float | None,
-    rate: float | None,
+    request_rate: float | None,
     arrival: Literal["constant", "poisson"] | None,
     sweep_concurrency: tuple[int, ...],
     sequential: bool,
@@ -159,7 +165,6 @@ def command(
     goodput: str | None,
     model: str | None,
     timeout: float,
-    most_under_way: int | None,
     seed: int,
     chart: Path | None,
     as_json: bool,
@@ -174,10 +179,10 @@ def command(
 
     \b
       toolkit bench hosts.txt          16 requests, 8 at once, each host
-      toolkit bench hosts.txt --duration 60s --concurrency 32 --warmup 64
+      toolkit bench hosts.txt --duration 60s --max-concurrency 32 --warmup 64
     \f
     \b
-      toolkit bench hosts.txt --rate 4 --duration 2m
+      toolkit bench hosts.txt --request-rate 4 --duration 2m
           4 a second, whatever answers take
       toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
           --sweep-concurrency 1,2,4,8,16,32
@@ -186,19 +191,13 @@ def command(
 
     Exits with 1 when no host answered anything, 130 when it was interrupted; what was measured is kept.
     """
-    is_open = rate is not None
     # of two words that cannot both be meant one would be passed over in silence
     for is_contradiction, message in (
         (
-            is_open and concurrency is not None,
-            "--rate sends whatever is under way; leave --concurrency out, or cap it with --most-under-way",
+            bool(sweep_concurrency) and max_concurrency is not None,
+            "--sweep-concurrency names the concurrencies; leave --max-concurrency out",
         ),
-        (
-            bool(sweep_concurrency) and concurrency is not None,
-            "--sweep-concurrency names the concurrencies; leave --concurrency out",
-        ),
-        (arrival is not None and not is_open, "--arrival goes with --rate"),
-        (most_under_way is not None and not is_open, "--most-under-way goes with --rate"),
+        (arrival is not None and request_rate is None, "--arrival goes with --request-rate"),
         (
             mix is not None and stream is not None,
             "--mix says how many stream; leave --stream or --no-stream out",
@@ -207,10 +206,7 @@ def command(
             nonce is not None and repeat and not unique,
             "--nonce marks unique prompts; --repeat sends them as they are",
         ),
-        (
-            chart is not None and not sweep_concurrency,
-            "--chart goes with --sweep-concurrency",
-        ),
+        (chart is not None and not sweep_concurrency, "--chart goes with --sweep-concurrency"),
         (
             chart is not None and chart.suffix.lower() not in ("", ".png"),
             "--chart writes a PNG; call it, e.g., `sweep.png`",
@@ -233,19 +229,20 @@ def command(
         click.echo(f"Warning: these keys of `{profile}` are not sent: {keys}", err=True)
 
     # what the user said, else the profile, else the default
-    if requests is None and duration is None:
-        requests = REQUESTS
+    if num_prompts is None and duration is None:
+        num_prompts = NUM_PROMPTS
     if max_tokens is None:
         max_tokens = MAX_TOKENS if prompts.max_tokens is None else prompts.max_tokens
-    most, usual = (most_under_way, MOST_UNDER_WAY) if is_open else (concurrency, CONCURRENCY)
+    if max_concurrency is None:
+        max_concurrency = CONCURRENCY if request_rate is None else MOST_IN_FLIGHT
     stream_share = 1.0 if prompts.stream_share is None else prompts.stream_share
     if mix is not None or stream is not None:
         stream_share = float(stream or False) if mix is None else mix / 100
     plan = BenchPlan(
-        requests=requests,
+        requests=num_prompts,
         duration_s=duration,
-        concurrency=usual if most is None else most,
-        rate=rate,
+        concurrency=max_concurrency,
+        rate=request_rate,
         arrival=arrival or "poisson",
         levels=sweep_concurrency,
         stream_share=stream_share,
@@ -295,7 +292,7 @@ def command(
                 store.add_run(bench.record(json.dumps(settings)))
             is_stopped = _measure(bench, progress)
 
-            told = results(
+            judged = results(
                 [(each.host, each.records, each.ledger) for each in bench.hosts],
                 plan=plan,
                 run=bench.id,
@@ -309,18 +306,18 @@ def command(
                     store.add_ledgers([each.ledger for each in bench.hosts])
                     store.add_verdicts(
                         bench.id,
-                        {(r.summary.name, r.summary.url): r.summary.verdicts for r in told},
+                        {(r.summary.name, r.summary.url): r.summary.verdicts for r in judged},
                     )
                     store.end_run(bench.id, ended_at=time.time(), client_ok=bench.fitness.ok)
             except ToolkitError as error:
                 refused = error  # what cannot be kept is shown all the same
 
-            _print(told, bench, as_json=as_json)
+            _print(judged, bench, as_json=as_json)
             # who keeps nothing gets a picture only by name
             if chart is None and not no_store:
                 chart = database.parent / f"sweep-{bench.id}.png"
-            if chart and any(level.ok for result in told for level in result.levels):
-                _draw(told, chart)
+            if chart and any(level.ok for result in judged for level in result.levels):
+                _draw(judged, chart)
             if refused:
                 raise refused
     except KeyboardInterrupt:  # a second one ends everything
@@ -456,24 +453,26 @@ def _measure(bench: "Bench", progress: BenchProgress) -> bool:
 # --- what came of it -------------------------------------------------------------------------------
 
 
-def _print(told: "Sequence[Result]", bench: "Bench", *, as_json: bool) -> None:
+def _print(judged: "Sequence[Result]", bench: "Bench", *, as_json: bool) -> None:
     """One object a host in the order of the hosts file, a sweep's with its levels; or the table and what explains it."""
     if not as_json:
         from toolkit.cli.bench.table import page
         from toolkit.report.tables import screen
 
         console = screen()
-        for part in page(told, bench.fitness, console):
+        for part in page(judged, bench.fitness, console):
             console.print(part)
         return
 
     from toolkit.cli.output import print_json
 
-    for result in told:
+    for result in judged:
         record = asdict(result.summary)
         if result.levels:
             record |= {
-                "levels": [asdict(level) for level in result.levels],
+                "levels": [
+                    {key: getattr(level, key) for key in LEVEL_KEYS} for level in result.levels
+                ],
                 "best_concurrency": result.best_concurrency,
                 "knee_concurrency": result.knee_concurrency,
             }
@@ -495,26 +494,20 @@ def _refuse_unwritable(path: Path) -> None:
         if is_new:
             path.unlink()
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise ToolkitError(
+            f"the picture `{path}` cannot be written: {reason_of(error)}",
+            "Give another file: `--chart`",
+        ) from error
 
 
-def _draw(told: "Sequence[Result]", path: Path) -> None:
+def _draw(judged: "Sequence[Result]", path: Path) -> None:
+    from toolkit.cli.output import writing
+
     # matplotlib tells of a home that it cannot write to and of odd lines in a matplotlibrc, and it fails
     # to load where MPLBACKEND names none that it knows: nothing of that changes the picture
     logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
     os.environ.pop("MPLBACKEND", None)
-    try:
+    with writing("Picture", path, "--chart"):
         from toolkit.bench.chart import draw
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw(told, path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    click.echo(f"Picture: {path}", err=True)
-
-
-def _unwritable(path: Path, error: OSError) -> ToolkitError:
-    return ToolkitError(
-        f"the picture `{path}` cannot be written: {reason_of(error)}",
-        "Give another file: `--chart`",
-    )
+        draw(judged, path)
