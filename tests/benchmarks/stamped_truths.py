@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from toolkit.bench import stamped
 from toolkit.bench.selftest import StampedServer, stamped_server
@@ -37,19 +36,18 @@ class Truth:
 TRUTHS: deque[Truth] = deque(maxlen=100_000)
 
 
-class NotedAnswer(stamped.StampedAnswer):
+class NotedConnection(stamped._Connection):
     """Notes what it sends."""
 
-    def __init__(self, *words: Any, **more: Any) -> None:
-        super().__init__(*words, **more)
-        self._truth = Truth(received_ns=self.received_ns)
-        TRUTHS.append(self._truth)
-
-    def send(self, due_ns: int) -> int | None:
+    def send_token(self, due_ns: int) -> int | None:
         """Send the token that is due, if one can be sent now."""
-        sent_ns, before, truth = time.monotonic_ns(), self.left, self._truth
-        next_ns = super().send(due_ns)
+        sent_ns, before = time.monotonic_ns(), self.left
+        if before == self._tokens and not self._is_paused:
+            self._truth = Truth(received_ns=self.received_ns)
+            TRUTHS.append(self._truth)
+        next_ns = super().send_token(due_ns)
         if self.left < before:
+            truth = self._truth
             truth.first_sent_ns = truth.first_sent_ns or sent_ns
             truth.last_sent_ns = sent_ns
             truth.tokens += 1
@@ -72,6 +70,6 @@ def truths(server: StampedServer) -> tuple[Truth, ...]:
 
 
 if __name__ == "__main__":
-    stamped.StampedAnswer = NotedAnswer  # type: ignore[misc]
+    stamped._Connection = NotedConnection  # type: ignore[misc]
     stamped.PAGES["GET /truth"] = lambda: {"requests": [asdict(each) for each in TRUTHS]}
     stamped.main()

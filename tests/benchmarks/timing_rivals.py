@@ -23,7 +23,7 @@ from typing import Any
 
 from stamped_truths import Truth, truths
 
-from toolkit.bench.selftest import ROUNDS, StampedServer, loaded, mean, quantile
+from toolkit.bench.selftest import ROUNDS, Delay, StampedServer, loaded
 from toolkit.bench.stamped import MODEL
 
 LOOK_EVERY_S = 0.1
@@ -251,11 +251,12 @@ def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
     if len(ttft) < len(exchanges):
         failed = len(exchanges) - len(ttft)
         raise RuntimeError(f"{failed} of `toolkit`'s requests failed beside the other tools")
+    own = Delay.of(ttft)
     claim = Claim(
         requests=len(ttft),
-        ttft_mean_ms=mean(ttft),
-        ttft_p50_ms=quantile(ttft, 0.5),
-        ttft_p99_ms=quantile(ttft, 0.99),
+        ttft_mean_ms=own.mean_ms,
+        ttft_p50_ms=own.p50_ms,
+        ttft_p99_ms=own.p99_ms,
     )
     return peer_level("toolkit", streams, claim, _answered(server, began_ns), cpu_s)
 
@@ -274,6 +275,7 @@ def peer_level(
         for each in answered
         if each.first_sent_ns is not None
     ]
+    true = Delay.of(ttft)
     tokens = sum(each.tokens for each in answered)
     return PeerLevel(
         tool=tool,
@@ -283,9 +285,9 @@ def peer_level(
         ttft_p50_ms=claim.ttft_p50_ms,
         ttft_p99_ms=claim.ttft_p99_ms,
         ttft_mean_ms=claim.ttft_mean_ms,
-        ttft_delay_p50_ms=_less(claim.ttft_p50_ms, quantile(ttft, 0.5)),
-        ttft_delay_p99_ms=_less(claim.ttft_p99_ms, quantile(ttft, 0.99)),
-        ttft_delay_mean_ms=_less(claim.ttft_mean_ms, mean(ttft)),
+        ttft_delay_p50_ms=_less(claim.ttft_p50_ms, true.p50_ms),
+        ttft_delay_p99_ms=_less(claim.ttft_p99_ms, true.p99_ms),
+        ttft_delay_mean_ms=_less(claim.ttft_mean_ms, true.mean_ms),
         cpu_us_per_event=None if cpu_s is None or not tokens else cpu_s * 1e6 / tokens,
     )
 

@@ -35,7 +35,7 @@ def objects(text: str) -> list[dict]:
 @pytest.fixture(autouse=True)
 def short_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """750 tokens without pauses instead of 45,000, which take 2 s of CPU."""
-    monkeypatch.setattr(selftest, "rate", partial(selftest.rate, tokens=5))
+    monkeypatch.setattr(selftest, "unpaced", partial(selftest.unpaced, tokens=5))
 
 
 @pytest.fixture

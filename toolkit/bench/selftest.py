@@ -16,9 +16,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise, takewhile
 from statistics import fmean
+from typing import Any
 
 import uvloop
 
@@ -56,62 +57,69 @@ Exchange = tuple[Response, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """What many values of one delay come to, milliseconds; None without values."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+    """None below 100 values."""
+    mean_ms: float | None
+
+    @classmethod
+    def of(cls, values_ms: Sequence[float]) -> "Delay":
+        """Sum up values, quantiles by nearest rank."""
+        return cls(
+            p50_ms=nearest_rank(values_ms, 0.5),
+            p99_ms=nearest_rank(values_ms, 0.99) if len(values_ms) >= FEWEST_FOR_P99 else None,
+            mean_ms=fmean(values_ms) if values_ms else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestLevel:
-    """What the client added at one number of streams. Field names are the keys of `toolkit selftest --json`."""
+    """What the client added at one number of streams."""
 
     streams: int
     requests: int
     errors: int
     tokens: int
     took_s: float
-    ttft_delay_p50_ms: float | None
+    ttft_delay: Delay
     """The client's TTFT - the server's."""
-    ttft_delay_p99_ms: float | None
-    """None below 100 answers, as every p99 here."""
-    ttft_delay_mean_ms: float | None
-    send_delay_p50_ms: float | None
+    send_delay: Delay
     """Of the request on its way; the wait for the server's turn is in it."""
-    token_delay_p50_ms: float | None
+    token_delay: Delay
     """Of a token on its way: the client's stamp - the server's stamp of the same token."""
-    token_delay_p99_ms: float | None
-    token_delay_mean_ms: float | None
-    itl_error_p50_ms: float | None
+    itl_error: Delay
     """|the client's gap between two tokens - the server's|."""
-    itl_error_p99_ms: float | None
-    itl_error_mean_ms: float | None
     cpu_us_per_event: float | None
     """CPU of the client's process / tokens, the request's own cost included."""
     cpu_share: float | None
     """CPU / wall time: 1 is a whole core."""
-    server_late_p50_ms: float | None
+    server_late: Delay
     """When the server sent a token - when it was due. Not the client's fault, and not in its delays."""
-    server_late_p99_ms: float | None
     error: str | None = None
     """Of the first request that failed."""
 
+    @property
+    def events_per_cpu_s(self) -> float | None:
+        """Tokens / CPU seconds of the client's process."""
+        return 1e6 / self.cpu_us_per_event if self.cpu_us_per_event else None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """What one core reads when the server does not pause."""
-
-    streams: int
-    tokens: int
-    events_per_cpu_s: float | None
-    """Tokens / CPU seconds of the client's process."""
-    cpu_us_per_event: float | None
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The keys of `toolkit selftest --json`, e.g., `ttft_delay_p50_ms`."""
+        flat: dict[str, Any] = {}
+        for key, value in asdict(self).items():
+            flat |= (
+                {f"{key}_{of}": one for of, one in value.items()}
+                if isinstance(value, dict)
+                else {key: value}
+            )
+        return flat
 
 
 # --- arithmetic --------------------------------------------------------------------------------------
-
-
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """Nearest rank; None without values, and for a p99 of fewer than 100."""
-    return None if q >= 0.99 and len(values) < FEWEST_FOR_P99 else nearest_rank(values, q)
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """None without values."""
-    return fmean(values) if values else None
 
 
 def level(
@@ -153,74 +161,56 @@ def level(
         errors=len(errors),
         tokens=len(token),
         took_s=wall_s,
-        ttft_delay_p50_ms=quantile(ttft, 0.5),
-        ttft_delay_p99_ms=quantile(ttft, 0.99),
-        ttft_delay_mean_ms=mean(ttft),
-        send_delay_p50_ms=quantile(send, 0.5),
-        token_delay_p50_ms=quantile(token, 0.5),
-        token_delay_p99_ms=quantile(token, 0.99),
-        token_delay_mean_ms=mean(token),
-        itl_error_p50_ms=quantile(gap, 0.5),
-        itl_error_p99_ms=quantile(gap, 0.99),
-        itl_error_mean_ms=mean(gap),
+        ttft_delay=Delay.of(ttft),
+        send_delay=Delay.of(send),
+        token_delay=Delay.of(token),
+        itl_error=Delay.of(gap),
         cpu_us_per_event=cpu_s * 1e6 / len(token) if token else None,
         cpu_share=cpu_s / wall_s if wall_s else None,
-        server_late_p50_ms=quantile(late, 0.5),
-        server_late_p99_ms=quantile(late, 0.99),
+        server_late=Delay.of(late),
         error=errors[0] if errors else None,
     )
 
 
-def faults(levels: Sequence[SelftestLevel]) -> tuple[str, ...]:
-    """Why the clock isn't fit, one sentence a level; empty when it is."""
-    return tuple(fault for one in levels if (fault := _fault(one)))
-
-
-def fit_up_to(levels: Sequence[SelftestLevel]) -> int | None:
-    """The most streams at which the clock is fit, and at every smaller level, too."""
-    fit = None
-    for one in sorted(levels, key=lambda each: each.streams):
-        if _fault(one):
-            break
-        fit = one.streams
-    return fit
-
-
-def conclusion(levels: Sequence[SelftestLevel]) -> str:
-    """Whether the clock is fit, in a plain sentence."""
-    wrong, upto = faults(levels), fit_up_to(levels)
-    if not wrong:
-        return (
-            f"The clock is fit up to {counted(upto, 'stream')}."
-            if upto
-            else "Nothing was measured."
-        )
-    fit = "is not fit" if upto is None else f"is fit up to {counted(upto, 'stream')}, not beyond"
-    return f"The clock {fit}: {'; '.join(wrong)}."
-
-
-def _fault(one: SelftestLevel) -> str | None:
-    """The first bar that a level misses."""
+def fault(one: SelftestLevel) -> str | None:
+    """Why the clock isn't fit at a level: the first bar that it misses; None when it is."""
     where = f"at {counted(one.streams, 'stream')}"
-    if one.errors or one.ttft_delay_p50_ms is None:
+    added = one.ttft_delay
+    if one.errors or added.p50_ms is None:
         return f"{where} {one.errors} of {one.requests} requests failed: {one.error}"
     if one.streams > MANY_STREAMS:
-        bars = [("on average", one.ttft_delay_mean_ms, MOST_MEAN_MS)]
+        bars = [("on average", added.mean_ms, MOST_MEAN_MS)]
     else:
-        bars = [
-            ("at p50", one.ttft_delay_p50_ms, MOST_P50_MS),
-            ("at p99", one.ttft_delay_p99_ms, MOST_P99_MS),
-        ]
-    for which, added, most in bars:
-        if added is not None and added > most:
-            said = f"{where} the client added {added:.1f} ms to TTFT {which}, over {most:g} ms"
-            late_ms = one.server_late_p99_ms
+        bars = [("at p50", added.p50_ms, MOST_P50_MS), ("at p99", added.p99_ms, MOST_P99_MS)]
+    for which, added_ms, most_ms in bars:
+        if added_ms is not None and added_ms > most_ms:
+            said = (
+                f"{where} the client added {added_ms:.1f} ms to TTFT {which}, over {most_ms:g} ms"
+            )
+            late_ms = one.server_late.p99_ms
             if late_ms is None or late_ms <= LATE_SERVER_MS:
                 return said
             # a machine that is too busy for its server is too busy for its client
             late = f"the server itself was {late_ms:.0f} ms late at p99"
             return f"{said} ({late}: this machine lacks CPU)"
     return None
+
+
+def fit_up_to(levels: Sequence[SelftestLevel]) -> int | None:
+    """The most streams at which the clock is fit, and at every smaller level, too."""
+    rising = sorted(levels, key=lambda each: each.streams)
+    return max((one.streams for one in takewhile(lambda one: not fault(one), rising)), default=None)
+
+
+def conclusion(levels: Sequence[SelftestLevel]) -> str:
+    """Whether the clock is fit, in a plain sentence."""
+    if not levels:
+        return "Nothing was measured."
+    wrong, upto = list(filter(None, map(fault, levels))), fit_up_to(levels)
+    fit = "is not fit" if upto is None else f"is fit up to {counted(upto, 'stream')}"
+    if not wrong:
+        return f"The clock {fit}."
+    return f"The clock {fit}{', not beyond' if upto else ''}: {'; '.join(wrong)}."
 
 
 # --- the load ------------------------------------------------------------------------------------------
@@ -296,14 +286,7 @@ def measured(server: StampedServer, streams: int, *, tokens: int) -> SelftestLev
     return level(exchanges, server.pace, streams=streams, wall_s=wall_s, cpu_s=cpu_s)
 
 
-def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
-    """How many events a second of CPU reads, when there is always one to read."""
+def unpaced(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> SelftestLevel:
+    """Measure how many events a second of CPU reads, when there is always one to read."""
     with stamped_server(TokenPace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server:
-        one = measured(server, streams, tokens=tokens)
-    cost_us = one.cpu_us_per_event
-    return Rate(
-        streams=streams,
-        tokens=one.tokens,
-        events_per_cpu_s=1e6 / cost_us if cost_us else None,
-        cpu_us_per_event=cost_us,
-    )
+        return measured(server, streams, tokens=tokens)

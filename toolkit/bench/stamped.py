@@ -21,7 +21,6 @@ import os
 import signal
 import stat
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -35,13 +34,52 @@ MODEL = "stamped"
 MOST_TOKENS = 1_000_000
 """Of an answer: a client that asks for more gets so many."""
 MAX_REQUEST_BYTES = 16 * 2**20
-_DIGITS = 19
-"""Of a stamp, whatever the uptime: equal lengths let a chunk be made once and stamped by two joins."""
-_STAMP = "#" * _DIGITS
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
+_CHUNK = {
+    "id": "chatcmpl-0000000000000000",
+    "object": "chat.completion.chunk",
+    "created": int(time.time()),
+    "model": MODEL,
+}
+_STAMP = "#" * 19
+"""Where a stamp goes; it has 19 digits whatever the uptime, so that a chunk is made once and its length stays right."""
+
+
+def _event(data: bytes) -> bytes:
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+
+
+def _around(content: str, finish: str | None = None, **delta: str) -> list[bytes]:
+    """A token's chunk, laid out as vLLM writes it, in the parts around its stamps."""
+    rest = {"logprobs": None, "finish_reason": finish, "stop_reason": None}
+    choice = {"index": 0, "delta": delta | {"content": content}, **rest, "token_ids": None}
+    return _event(orjson.dumps(_CHUNK | {"choices": [choice]})).split(_STAMP.encode())
+
+
+def _opening(finish: str | None) -> list[bytes]:
+    """What comes with the first token: the head, and the first chunk of a chat, which holds no token yet."""
+    role, first = _around("", role="assistant"), _around(f"{_STAMP}/{_STAMP} ", finish)
+    return [b"".join((_STREAM_HEAD, *role, first[0])), *first[1:]]
+
+
+_FIRST, _MIDDLE = _opening(None), _around(f"{_STAMP} ")
+_ONLY, _LAST = _opening("length"), _around(f"{_STAMP} ", "length")
+_MODEL_CARD = {
+    "id": MODEL,
+    "object": "model",
+    "created": 0,
+    "owned_by": "toolkit",
+    "root": MODEL,
+    "max_model_len": 131_072,
+}
+PAGES: dict[str, Callable[[], dict[str, Any]]] = {
+    "GET /v1/models": lambda: {"object": "list", "data": [_MODEL_CARD]},
+    "GET /health": dict,
+}
+"""What a tool wants to see before it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +114,14 @@ class Ticker:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._due: list[tuple[int, int, StampedAnswer]] = []
+        self._due: list[tuple[int, int, _Connection]] = []
         self._numbers = count()
         self._armed_ns: int | None = None
         self._timer: asyncio.Handle | None = None
 
-    def add(self, due_ns: int, answer: "StampedAnswer") -> None:
-        """Let an answer send at this moment, and again when it says so."""
-        heapq.heappush(self._due, (due_ns, next(self._numbers), answer))
+    def add(self, due_ns: int, connection: "_Connection") -> None:
+        """Let a connection send a token at this moment, and again when it says so."""
+        heapq.heappush(self._due, (due_ns, next(self._numbers), connection))
         if self._armed_ns is None or due_ns < self._armed_ns:
             self._arm()
 
@@ -103,125 +141,33 @@ class Ticker:
 
     def _tick(self) -> None:
         # what becomes due meanwhile waits for the next turn, or a slow turn would read no request; it is due after
-        # `now`, so the answer that sends stays the first of the heap while it does
+        # `now`, so the connection that sends stays the first of the heap while it does
         due, now = self._due, time.monotonic_ns()
         while due and due[0][0] <= now:
-            due_ns, number, answer = due[0]
-            next_ns = answer.send(due_ns)
+            due_ns, number, connection = due[0]
+            next_ns = connection.send_token(due_ns)
             if next_ns is None:
                 heapq.heappop(due)
             else:
-                heapq.heapreplace(due, (next_ns, number, answer))
+                heapq.heapreplace(due, (next_ns, number, connection))
         self._arm()
 
 
-class StampedAnswer:
-    """One stream under way: the bytes around its stamps, laid out as vLLM writes them, and what is still to be sent."""
-
-    def __init__(
-        self,
-        connection: "_Connection",
-        *,
-        answer_id: str,
-        received_ns: int,
-        tokens: int,
-        interval_ns: int,
-        usage: Any,
-    ) -> None:
-        """`usage` closes the stream, if it is asked for."""
-        self.received_ns = received_ns
-        self.left = tokens
-        """Tokens still to be sent."""
-        self._connection, self._interval_ns = connection, interval_ns
-        self._has_begun = False
-        base = {
-            "id": answer_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": MODEL,
-        }
-
-        def chunk(delta: dict[str, str], finish: str | None) -> bytes:
-            rest = {"logprobs": None, "finish_reason": finish, "stop_reason": None}
-            choice = {"index": 0, "delta": delta, **rest, "token_ids": None}
-            return _event(orjson.dumps(base | {"choices": [choice]}))
-
-        first = chunk({"content": f"{_STAMP}/{_STAMP} "}, "length" if tokens == 1 else None)
-        # the first chunk of a chat holds no token yet
-        opening = _STREAM_HEAD + chunk({"role": "assistant", "content": ""}, None) + first
-        stamp = _STAMP.encode()
-        self._opening = opening.split(stamp)
-        self._middle = chunk({"content": f"{_STAMP} "}, None).split(stamp)
-        self._last = chunk({"content": f"{_STAMP} "}, "length").split(stamp)
-        self._closing = (
-            _event(orjson.dumps(base | {"choices": [], "usage": usage})) if usage else b""
-        )
-        self._closing += _event(b"[DONE]") + b"0\r\n\r\n"
-
-    def send(self, due_ns: int) -> int | None:
-        """Send the token that is due; when the next one is, None when no timer shall call."""
-        connection = self._connection
-        if connection.answer is not self:
-            return None  # the client left
-        if connection.paused:
-            connection.waiting_ns = due_ns
-            return None
-        sent_ns = time.monotonic_ns()
-        if self._has_begun:
-            head, tail = self._last if self.left == 1 else self._middle
-            data = b"%b%019d%b" % (head, sent_ns, tail)
-        else:
-            self._has_begun = True
-            before, between, after = self._opening
-            data = b"%b%019d%b%019d%b" % (before, self.received_ns, between, sent_ns, after)
-        self.left -= 1
-        if self.left:
-            connection.send(data)
-            return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
-        connection.send(data + self._closing)
-        connection.finish()
-        return None
-
-
-def _event(data: bytes) -> bytes:
-    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
-
-
-def page(body: Any, status: str = "200 OK") -> bytes:
-    """An HTTP answer of known length."""
-    data = orjson.dumps(body)
-    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-def refusal(status: str, message: str) -> bytes:
-    """An error as OpenAI's API and vLLM tell it."""
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": int(status[:3])}
-    return page({"error": error}, status)
-
-
-def _models() -> dict[str, Any]:
-    model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolkit"}
-    model |= {"root": MODEL, "max_model_len": 131_072}
-    return {"object": "list", "data": [model]}
-
-
-PAGES: dict[str, Callable[[], dict[str, Any]]] = {"GET /v1/models": _models, "GET /health": dict}
-"""What a tool wants to see before it starts."""
-
-
 class _Connection(asyncio.Protocol):
-    """One connection: requests one after the other. The methods `on_...` are the parser's, which calls them while it is fed."""
+    """One connection, one request at a time. The methods `on_...` are the parser's, which calls them while it is fed."""
 
-    def __init__(self, server: "TokenServer") -> None:
-        self.paused = False
-        """The client does not keep up: what is due waits until it reads."""
-        self.waiting_ns: int | None = None
-        self.answer: StampedAnswer | None = None
-        self._server = server
+    def __init__(self, pace: TokenPace, ticker: Ticker) -> None:
+        self.received_ns = 0
+        """When the last byte of the request came."""
+        self.left = 0
+        """Tokens of its answer that are still to be sent."""
+        self._pace, self._ticker = pace, ticker
+        self._interval_ns = round(pace.interval_ms * 1e6)
+        self._tokens, self._end = 0, b""
+        self._paused_ns: int | None = None
+        """The client does not keep up: the token that was due then waits until it reads."""
+        self._is_paused = False
         self._parser = httptools.HttpRequestParser(self)
-        self._requests: deque[tuple[str, bytes, int]] = deque()
-        """What was read whole and not yet answered: method and path, body, when."""
         self._path, self._body, self._size = b"", bytearray(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -230,27 +176,28 @@ class _Connection(asyncio.Protocol):
         self._socket: int = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        self.answer = None
+        self.left = 0
 
     def pause_writing(self) -> None:
-        self.paused = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self.paused = False
-        if self.answer and self.waiting_ns is not None:
-            self._server.ticker.add(self.waiting_ns, self.answer)
-            self.waiting_ns = None
+        self._is_paused = False
+        if self._paused_ns is not None:
+            self._ticker.add(self._paused_ns, self)
+            self._paused_ns = None
 
     def data_received(self, data: bytes) -> None:
-        self._received_ns = time.monotonic_ns()
+        self._read_ns = time.monotonic_ns()
         self._size += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._give_up(refusal("400 Bad Request", str(error)))
+            self._refuse("400 Bad Request", str(error))
+            self._transport.close()
         if self._size > MAX_REQUEST_BYTES:
-            self._give_up(refusal("413 Content Too Large", "a request has up to 16 MiB"))
-        self._answer_next()
+            self._refuse("413 Content Too Large", "a request has up to 16 MiB")
+            self._transport.close()
 
     def on_url(self, url: bytes) -> None:
         self._path += url
@@ -260,11 +207,61 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         path = self._path.decode("latin-1").partition("?")[0]
-        what = f"{self._parser.get_method().decode()} {path}"
-        self._requests.append((what, bytes(self._body), self._received_ns))
+        what, body = f"{self._parser.get_method().decode()} {path}", bytes(self._body)
         self._path, self._body, self._size = b"", bytearray(), 0
+        if self.left:
+            self._transport.close()  # a client that does not wait for its answer is none of ours
+        elif what == "POST /v1/chat/completions":
+            try:
+                self._begin(body)
+            except ValueError as error:
+                self._refuse("400 Bad Request", str(error))
+        elif what in PAGES:
+            self._send_page("200 OK", PAGES[what]())
+        else:
+            self._refuse("404 Not Found", f"no `{what}` here")
 
-    def send(self, data: bytes) -> None:
+    def _begin(self, body: bytes) -> None:
+        """Read a request and have its answer sent; ValueError when it is none for a stream."""
+        asked = orjson.loads(body)
+        if not isinstance(asked, dict) or not asked.get("stream"):
+            raise ValueError("the body is no JSON object that asks for a stream")
+        tokens = asked.get("max_completion_tokens") or asked.get("max_tokens") or self._pace.tokens
+        if not isinstance(tokens, int) or tokens < 1:
+            raise ValueError("`max_tokens` is no positive number")
+        tokens = min(tokens, MOST_TOKENS)
+        end = _event(b"[DONE]") + b"0\r\n\r\n"
+        options = asked.get("stream_options")
+        if isinstance(options, dict) and options.get("include_usage"):
+            prompt = max(1, len(body) // 4)  # no tokenizer here: about 4 characters a token
+            usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
+            usage["total_tokens"] = prompt + tokens
+            end = _event(orjson.dumps(_CHUNK | {"choices": [], "usage": usage})) + end
+        self.received_ns, self.left, self._tokens, self._end = self._read_ns, tokens, tokens, end
+        self._ticker.add(self.received_ns + round(self._pace.ttft_ms * 1e6), self)
+
+    def send_token(self, due_ns: int) -> int | None:
+        """Send the token that is due; when the next one is, None when no timer shall call."""
+        if not self.left:
+            return None  # the client left
+        if self._is_paused:
+            self._paused_ns = due_ns
+            return None
+        sent_ns = time.monotonic_ns()
+        if self.left == self._tokens:
+            before, between, after = _ONLY if self.left == 1 else _FIRST
+            data = b"%b%019d%b%019d%b" % (before, self.received_ns, between, sent_ns, after)
+        else:
+            before, after = _LAST if self.left == 1 else _MIDDLE
+            data = b"%b%019d%b" % (before, sent_ns, after)
+        self.left -= 1
+        if not self.left:
+            self._send(data + self._end)
+            return None
+        self._send(data)
+        return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
+
+    def _send(self, data: bytes) -> None:
         """Hand bytes to the socket now: uvloop would do so after this turn's other tokens, and the stamp would lie."""
         if not self._transport.get_write_buffer_size():
             try:
@@ -278,74 +275,24 @@ class _Connection(asyncio.Protocol):
             data = data[sent:]
         self._transport.write(data)
 
-    def finish(self) -> None:
-        """The answer is complete; the next request may be answered."""
-        self.answer = None
-        self._answer_next()
+    def _send_page(self, status: str, page: dict[str, Any]) -> None:
+        data = orjson.dumps(page)
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        self._send(head.encode() + data)
 
-    def _answer_next(self) -> None:
-        """Answer what was read whole, until an answer has to wait for its time."""
-        while self.answer is None and self._requests:
-            what, body, received_ns = self._requests.popleft()
-            server = self._server
-            if what == "POST /v1/chat/completions":
-                try:
-                    self.answer = server.begin(self, body, received_ns)
-                except ValueError as error:
-                    self.send(refusal("400 Bad Request", str(error)))
-                else:
-                    # never before now: a request that waited for another answer may be overdue
-                    due_ns = received_ns + round(server.pace.ttft_ms * 1e6)
-                    server.ticker.add(max(due_ns, time.monotonic_ns()), self.answer)
-            elif what in PAGES:
-                self.send(page(PAGES[what]()))
-            else:
-                self.send(refusal("404 Not Found", f"no `{what}` here"))
-
-    def _give_up(self, refusal: bytes) -> None:
-        self._requests.clear()
-        self.send(refusal)
-        self._transport.close()
-
-
-class TokenServer:
-    """What all connections share."""
-
-    def __init__(self, pace: TokenPace) -> None:
-        self.pace = pace
-        self.ticker = Ticker()
-        self._numbers = count(1)
-
-    def begin(self, connection: _Connection, body: bytes, received_ns: int) -> StampedAnswer:
-        """Read a request and lay out its answer; ValueError when it is none for a stream."""
-        asked = orjson.loads(body)
-        if not isinstance(asked, dict) or not asked.get("stream"):
-            raise ValueError("the body is no JSON object that asks for a stream")
-        tokens = asked.get("max_completion_tokens") or asked.get("max_tokens") or self.pace.tokens
-        if not isinstance(tokens, int) or tokens < 1:
-            raise ValueError("`max_tokens` is no positive number")
-        tokens = min(tokens, MOST_TOKENS)
-        options = asked.get("stream_options")
-        usage = None
-        if isinstance(options, dict) and options.get("include_usage"):
-            prompt = max(1, len(body) // 4)  # no tokenizer here: about 4 characters a token
-            usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
-            usage["total_tokens"] = prompt + tokens
-        return StampedAnswer(
-            connection,
-            answer_id=f"chatcmpl-{next(self._numbers):016x}",
-            received_ns=received_ns,
-            tokens=tokens,
-            interval_ns=round(self.pace.interval_ms * 1e6),
-            usage=usage,
-        )
+    def _refuse(self, status: str, message: str) -> None:
+        """Answer with an error as OpenAI's API and vLLM write it."""
+        error = {"message": message, "type": "BadRequestError", "param": None}
+        self._send_page(status, {"error": error | {"code": int(status[:3])}})
 
 
 async def serve(pace: TokenPace, port: int) -> None:
     """Print the URL when listening; stay until the parent, who holds standard input, is gone."""
     loop = asyncio.get_running_loop()
-    shared = TokenServer(pace)
-    server = await loop.create_server(lambda: _Connection(shared), "127.0.0.1", port, backlog=4096)
+    ticker = Ticker()
+    server = await loop.create_server(
+        lambda: _Connection(pace, ticker), "127.0.0.1", port, backlog=4096
+    )
     gone = asyncio.Event()
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         loop.add_reader(0, lambda: gone.set() if not os.read(0, 4096) else None)

@@ -1,7 +1,6 @@
 """`toolkit selftest`: say whether the bench's clock is right on this machine."""
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,9 @@ from toolkit.cli.output import print_json
 from toolkit.units import DASH, latency, percent
 
 if TYPE_CHECKING:
-    from toolkit.bench.selftest import Rate, SelftestLevel
+    from collections.abc import Callable
+
+    from toolkit.bench.selftest import SelftestLevel
 
 MOST_STREAMS = 10_000
 LEGEND = (
@@ -57,33 +58,34 @@ def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: boo
     """
     if not streams or not all(0 < each <= MOST_STREAMS for each in streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
-    from toolkit.bench.selftest import faults, fit_up_to, measured, rate, stamped_server
+    from toolkit.bench.selftest import fault, fit_up_to, measured, stamped_server, unpaced
     from toolkit.bench.stamped import TokenPace
 
     allow_open_files()
     occupy_standard_files()
     levels: list[SelftestLevel] = []
-    unpaced = None
+    rate = None
     try:
         with stamped_server(TokenPace(interval_ms=interval * 1000, tokens=tokens)) as server:
             for count in streams:
                 _announce(f"{count} streams")
                 levels.append(measured(server, count, tokens=tokens))
                 if as_json:
-                    print_json({"part": "level"} | asdict(levels[-1]))
+                    print_json({"part": "level"} | levels[-1].figures)
         _announce("a server that does not pause")
-        unpaced = rate()
+        rate = unpaced()
         if as_json:
-            print_json({"part": "rate"} | asdict(unpaced))
+            keys = ("streams", "tokens", "events_per_cpu_s", "cpu_us_per_event")
+            print_json({"part": "rate"} | {key: getattr(rate, key) for key in keys})
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     finally:  # a Ctrl-C costs nothing of what came before
-        wrong = faults(levels)
+        wrong = list(filter(None, map(fault, levels)))
         if levels and as_json:
             fit = {"fit": not wrong, "fit_up_to_streams": fit_up_to(levels), "faults": wrong}
             print_json({"part": "verdict"} | fit)
         elif levels:
-            _print_table(levels, unpaced)
+            _print_table(levels, rate)
     if wrong:
         sys.exit(1)
 
@@ -94,48 +96,43 @@ def _announce(what: str) -> None:
         click.echo(f"measuring: {what} ...", err=True)
 
 
-def _print_table(levels: "list[SelftestLevel]", unpaced: "Rate | None") -> None:
+def _print_table(levels: "list[SelftestLevel]", rate: "SelftestLevel | None") -> None:
     from toolkit.bench.selftest import conclusion
-    from toolkit.report.tables import Column, screen
+    from toolkit.report.tables import Column, screen, table_of
 
-    columns = [
-        Column(title="streams", right=True),
-        Column(title="answers", right=True, spare=5),
-        Column(title="TTFT +p50", right=True),
-        Column(title="+p99", right=True),
-        Column(title="+mean", right=True),
-        Column(title="token +p50", right=True, spare=4),
-        Column(title="+p99", right=True, spare=3),
-        Column(title="ITL error p50", right=True),
-        Column(title="p99", right=True),
-        Column(title="CPU/event", right=True),
-        Column(title="CPU", right=True, spare=2),
-        Column(title="server late p99", right=True, spare=1),
-    ]
-    rows = [
-        [
-            str(one.streams),
-            f"{one.requests - one.errors:,}/{one.requests:,}",
-            latency(one.ttft_delay_p50_ms),
-            latency(one.ttft_delay_p99_ms),
-            latency(one.ttft_delay_mean_ms),
-            latency(one.token_delay_p50_ms),
-            latency(one.token_delay_p99_ms),
-            latency(one.itl_error_p50_ms),
-            latency(one.itl_error_p99_ms),
-            DASH if one.cpu_us_per_event is None else f"{one.cpu_us_per_event:,.1f} us",
-            percent(one.cpu_share),
-            latency(one.server_late_p99_ms),
-        ]
-        for one in levels
+    columns: list[tuple[Column, Callable[[SelftestLevel], str]]] = [
+        (Column(title="streams", right=True), lambda one: str(one.streams)),
+        (
+            Column(title="answers", right=True, spare=5),
+            lambda one: f"{one.requests - one.errors:,}/{one.requests:,}",
+        ),
+        (Column(title="TTFT +p50", right=True), lambda one: latency(one.ttft_delay.p50_ms)),
+        (Column(title="+p99", right=True), lambda one: latency(one.ttft_delay.p99_ms)),
+        (Column(title="+mean", right=True), lambda one: latency(one.ttft_delay.mean_ms)),
+        (
+            Column(title="token +p50", right=True, spare=4),
+            lambda one: latency(one.token_delay.p50_ms),
+        ),
+        (Column(title="+p99", right=True, spare=3), lambda one: latency(one.token_delay.p99_ms)),
+        (Column(title="ITL error p50", right=True), lambda one: latency(one.itl_error.p50_ms)),
+        (Column(title="p99", right=True), lambda one: latency(one.itl_error.p99_ms)),
+        (
+            Column(title="CPU/event", right=True),
+            lambda one: f"{one.cpu_us_per_event:,.1f} us" if one.cpu_us_per_event else DASH,
+        ),
+        (Column(title="CPU", right=True, spare=2), lambda one: percent(one.cpu_share)),
+        (
+            Column(title="server late p99", right=True, spare=1),
+            lambda one: latency(one.server_late.p99_ms),
+        ),
     ]
     console = screen()
-    console.table(columns, rows)
+    console.print(table_of(columns, levels, console))
     console.print()
-    if unpaced:
+    if rate:
         console.print(
-            f"Without pauses, with {unpaced.streams} streams, one core reads "
-            f"{unpaced.events_per_cpu_s or 0:,.0f} events a second."
+            f"Without pauses, with {rate.streams} streams, one core reads "
+            f"{rate.events_per_cpu_s or 0:,.0f} events a second."
         )
     console.print(LEGEND)
     console.print(conclusion(levels))
