@@ -52,14 +52,23 @@ def level_of(exchanges: Sequence[Exchange], pace: TokenPace = PACE) -> SelftestL
 def test_a_level_holds_each_answer_by_both_clocks() -> None:
     found = level_of([ONE, LATE]).figures
     expected = {
-        **{"streams": 2, "requests": 2, "errors": 0, "tokens": 6},
+        "streams": 2,
+        "requests": 2,
+        "errors": 0,
+        "tokens": 6,
         # client 153 - 100 = 53 and 61, server 151 - 101 = 50: 3 and 11, nearest rank 1 of 2
-        **{"ttft_delay_p50_ms": 3.0, "ttft_delay_mean_ms": 7.0, "send_delay_p50_ms": 1.0},
-        **{"token_delay_p50_ms": 2.0, "token_delay_mean_ms": 34 / 6},  # of 1 2 2 9 10 10, the third
+        "ttft_delay_p50_ms": 3.0,
+        "ttft_delay_mean_ms": 7.0,
+        "send_delay_p50_ms": 1.0,
+        "token_delay_p50_ms": 2.0,
+        "token_delay_mean_ms": 34 / 6,  # of 1 2 2 9 10 10, the third
         # the client's gaps 9 and 12, the server's 10 and 11, in both; none of these figures has a sign
-        **{"itl_error_p50_ms": 1.0, "itl_error_mean_ms": 1.0},
+        "itl_error_p50_ms": 1.0,
+        "itl_error_mean_ms": 1.0,
         # due at 151, 161 and 171: 0 0 1, twice; 120 us of CPU for 6 tokens
-        **{"server_late_p50_ms": 0.0, "cpu_us_per_event": 20.0, "cpu_share": 0.0012},
+        "server_late_p50_ms": 0.0,
+        "cpu_us_per_event": 20.0,
+        "cpu_share": 0.0012,
     }
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     # a constant delay makes no gap wrong, and a server without pauses is never late
@@ -111,8 +120,8 @@ FINE, CROWD = at(100), at(500)
         (at(100, p99=10.1), "at 100 streams the client added 10.1 ms to TTFT at p99, over 10 ms"),
         (at(500, mean=20.1), "at 500 streams the client added 20.1 ms to TTFT on average, over 20 ms"),
         (at(1, p50=9.0, late=40.0),
-         "at 1 stream the client added 9.0 ms to TTFT at p50, over 2 ms"
-         " (the server itself was 40 ms late at p99: this machine lacks CPU)"),
+         ("at 1 stream the client added 9.0 ms to TTFT at p50, over 2 ms"
+          " (the server itself was 40 ms late at p99: this machine lacks CPU)")),
         (replace(FINE, errors=3, requests=9, error="cut"), "at 100 streams 3 of 9 requests failed: cut"),
         (FINE, None), (CROWD, None), (at(100, p99=None), None),
     ],
