@@ -1,5 +1,6 @@
 """Ledgers: what a host's counters moved by, and when nobody can tell."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.bench.counters import ledger
+from toolkit.bench.counters import with_counters
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import Histogram, read_page
 from toolkit.records import Ledger, ServedModel
@@ -28,8 +29,14 @@ def total(amount: float, count: float) -> Histogram:
     return Histogram(edges=(), counts=(), sum=amount, count=count)
 
 
-def of(before: EngineNumbers | None, after: EngineNumbers | None, **more: Any) -> Ledger:
-    return ledger(before, after, run="r", name="alice", url="http://h:1", **more)
+def of(
+    before: EngineNumbers | None,
+    after: EngineNumbers | None,
+    seen: Sequence[EngineNumbers] = (),
+    **more: Any,
+) -> Ledger:
+    known = Ledger(run="r", name="alice", url="http://h:1", **more)
+    return with_counters(known, before, after, seen)
 
 
 def sums(found: Ledger) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from support.chat import turns
 
-from toolkit.bench.health import Health, fitness, quiet_collector, short_turns
+from toolkit.bench.health import Fitness, Health, quiet_collector, short_turns
 
 
 def hold_up(seconds: float) -> None:
@@ -156,7 +156,7 @@ GOOD = {"loop_lag_p99_ms": 20.0, "send_lag_p99_ms": 50.0, "cpu_share": 0.85}
 
 
 def test_on_its_limits_it_is_fit() -> None:
-    found = fitness(**GOOD)
+    found = Fitness(**GOOD)
     assert (found.ok, found.why) == (True, None)
     assert (found.loop_lag_p99_ms, found.send_lag_p99_ms, found.cpu_share) == (20.0, 50.0, 0.85)
 
@@ -174,10 +174,10 @@ def test_on_its_limits_it_is_fit() -> None:
     ],
 )
 def test_past_any_limit_it_is_not_and_says_why(past: dict[str, float], why: str) -> None:
-    found = fitness(**GOOD | past)
+    found = Fitness(**GOOD | past)
     assert (found.ok, found.why) == (False, why)
 
 
 def test_what_is_unknown_accuses_nobody() -> None:
-    found = fitness(loop_lag_p99_ms=None, send_lag_p99_ms=None, cpu_share=None)
+    found = Fitness(loop_lag_p99_ms=None, send_lag_p99_ms=None, cpu_share=None)
     assert (found.ok, found.why) == (True, None)

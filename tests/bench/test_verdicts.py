@@ -22,7 +22,7 @@ from support.shots import (
     uniques,
 )
 
-from toolkit.bench.counters import ledger
+from toolkit.bench.counters import with_counters
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.metrics.dialects import EngineNumbers
@@ -76,7 +76,7 @@ def test_without_counters_nobody_is_clean_and_it_says_what_nobody_can_tell() -> 
 def test_a_restarted_server_is_not_judged_by_its_counters() -> None:
     before = EngineNumbers(engine="vllm", dialect="v1", requests_total=90, started_at=1.0)
     after = replace(before, requests_total=4, started_at=900.0)
-    restarted = ledger(before, after, run="r", name="alice", url="http://h:1")
+    restarted = with_counters(Ledger(run="r", name="alice", url="http://h:1"), before, after)
     found = told(with_twins(), restarted)
     assert set(found) == {"not_judged"}
     assert "foreign_traffic, and saturated: the server started anew" in found["not_judged"].evidence

@@ -410,11 +410,11 @@ def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(
     [
         (
             ("--request-rate", "nan"),
-            "no bench can have rate `nan`\n\nHint: Give at least 0.0001 a second",
+            "no bench can have rate `nan`\n\nHint: Give 0.0001 to 10,000 a second",
         ),
         (
             ("--request-rate", "0"),
-            "no bench can have rate `0.0`\n\nHint: Give at least 0.0001 a second",
+            "no bench can have rate `0.0`\n\nHint: Give 0.0001 to 10,000 a second",
         ),
         (("--request-rate", "1e-320"), "no bench can have rate `1e-320`\n\nHint: "),
         (

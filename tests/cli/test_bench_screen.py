@@ -11,7 +11,7 @@ from rich.console import Console
 from support.screens import on_a_terminal
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
-from toolkit.bench.health import Fitness, fitness
+from toolkit.bench.health import Fitness
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
 from toolkit.bench.summary import GoodputLimits
@@ -20,7 +20,7 @@ from toolkit.cli.bench.verb import BenchProgress
 from toolkit.records import Host, RequestRecord
 from toolkit.sim.app import SimThread, serve_in_thread
 
-IDLE = fitness(loop_lag_p99_ms=1.5, send_lag_p99_ms=None, cpu_share=0.04)
+IDLE = Fitness(loop_lag_p99_ms=1.5, send_lag_p99_ms=None, cpu_share=0.04)
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"]
 
 
@@ -167,9 +167,9 @@ def test_a_machine_says_of_itself_only_what_was_measured() -> None:
     assert "this machine  was not the limit: its event loop 1.5 ms late (p99), 4% of a core" in (
         screen(told(a=uniques(8)))
     )
-    unknown = fitness(loop_lag_p99_ms=None, send_lag_p99_ms=None, cpu_share=None)
+    unknown = Fitness(loop_lag_p99_ms=None, send_lag_p99_ms=None, cpu_share=None)
     assert not [line for line in screen(told(a=[]), machine=unknown) if "this machine" in line]
-    late = fitness(loop_lag_p99_ms=None, send_lag_p99_ms=60.0, cpu_share=None)
+    late = Fitness(loop_lag_p99_ms=None, send_lag_p99_ms=60.0, cpu_share=None)
     assert any(
         line.startswith("Warning: this machine was the limit: requests left 60 ms late")
         for line in screen(told(a=uniques(8)), machine=late)

@@ -5,13 +5,13 @@ what a difference means is for the verdicts to say. No network, no clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import START_SLACK_S, Ledger, RequestRecord, ServedModel
+from toolkit.records import START_SLACK_S, Ledger, RequestRecord
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
 """Kinds of errors after which no host has seen a request."""
@@ -22,48 +22,34 @@ Count = Callable[[EngineNumbers], float | None]
 """One counter of a page: a number that never falls while the process lives."""
 
 
-def ledger(
+def with_counters(
+    known: Ledger,
     before: EngineNumbers | None,
     after: EngineNumbers | None,
-    *,
-    run: str,
-    name: str,
-    url: str,
-    error: str | None = None,
     seen: Sequence[EngineNumbers] = (),
-    rtt_ms: float | None = None,
-    models_before: tuple[ServedModel, ...] = (),
-    models_after: tuple[ServedModel, ...] = (),
 ) -> Ledger:
-    """Make one host's ledger from the pages before and after the load, and those `seen` during it.
+    """Add to a ledger what the pages before and after the load say, and those `seen` during it.
 
-    No sum is told when either page is missing or when the process started anew in between.
+    It gets no sum when either page is missing or when the process started anew in between.
     """
-    restarted = None
+    restarted, queue_mean_ms = None, None
+    sums: dict[str, Any] = {}
     if before is not None and after is not None:
         restarted = has_restarted((before, *seen, after))
-    sums: Mapping[str, float | None] = {}
-    queue_mean_ms = None
-    if before is not None and after is not None and not restarted:
-        sums = {field: _moved(count, before, after) for field, count in _SUMS.items()}
-        total_s, queued = _moved(_queue_s, before, after), _moved(_queued, before, after)
-        if total_s is not None and queued:
-            # several engines' seconds may be added up in another order: a sum that stood still moves by 1e-16
-            queue_mean_ms = 1000 * max(0.0, total_s) / queued
-    return Ledger(
-        run=run,
-        name=name,
-        url=url,
-        error=error,
-        rtt_ms=rtt_ms,
+        if not restarted:
+            sums = {field: _moved(count, before, after) for field, count in _SUMS.items()}
+            total_s, queued = _moved(_queue_s, before, after), _moved(_queued, before, after)
+            if total_s is not None and queued:
+                # several engines' seconds may be added up in another order: a sum that stood still moves by 1e-16
+                queue_mean_ms = 1000 * max(0.0, total_s) / queued
+    return replace(
+        known,
         restarted=restarted,
         **sums,
         queue_mean_ms=queue_mean_ms,
         running_before=before.running if before else None,
         waiting_before=before.waiting if before else None,
         waiting_max=max((each.waiting for each in seen if each.waiting is not None), default=None),
-        models_before=models_before,
-        models_after=models_after,
     )
 
 

@@ -21,7 +21,7 @@ TURN_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitness:
-    """How late this machine was and what it cost; `ok` False: its figures describe itself."""
+    """How late this machine was and what it cost; what is unknown is no fault."""
 
     loop_lag_p99_ms: float | None
     """How late the event loop ran what was due, p99."""
@@ -29,9 +29,23 @@ class Fitness:
     """Actual send - planned send, p99."""
     cpu_share: float | None
     """CPU time / wall time of this process: 1 is a whole core."""
-    ok: bool
-    why: str | None
-    """What was past its limit, in one sentence."""
+
+    @property
+    def why(self) -> str | None:
+        """What was past its limit, in one sentence."""
+        faults = []
+        if (self.loop_lag_p99_ms or 0.0) > MOST_LOOP_LAG_MS:
+            faults.append(f"its event loop was {self.loop_lag_p99_ms:.0f} ms late (p99)")
+        if (self.send_lag_p99_ms or 0.0) > MOST_SEND_LAG_MS:
+            faults.append(f"requests left {self.send_lag_p99_ms:.0f} ms late (p99)")
+        if (self.cpu_share or 0.0) > MOST_CPU_SHARE:
+            faults.append(f"it used {self.cpu_share:.0%} of a core")
+        return ", ".join(faults) or None
+
+    @property
+    def ok(self) -> bool:
+        """False: the figures describe this machine."""
+        return self.why is None
 
     @property
     def warning(self) -> str | None:
@@ -42,26 +56,6 @@ class Fitness:
             f"Warning: this machine was the limit: {self.why}. The figures describe it as much as "
             "the hosts; use fewer hosts or requests at once, or a quieter machine"
         )
-
-
-def fitness(
-    *, loop_lag_p99_ms: float | None, send_lag_p99_ms: float | None, cpu_share: float | None
-) -> Fitness:
-    """Judge the client by its own lateness and load; what is unknown accuses nobody."""
-    faults = []
-    if loop_lag_p99_ms is not None and loop_lag_p99_ms > MOST_LOOP_LAG_MS:
-        faults.append(f"its event loop was {loop_lag_p99_ms:.0f} ms late (p99)")
-    if send_lag_p99_ms is not None and send_lag_p99_ms > MOST_SEND_LAG_MS:
-        faults.append(f"requests left {send_lag_p99_ms:.0f} ms late (p99)")
-    if cpu_share is not None and cpu_share > MOST_CPU_SHARE:
-        faults.append(f"it used {cpu_share:.0%} of a core")
-    return Fitness(
-        loop_lag_p99_ms=loop_lag_p99_ms,
-        send_lag_p99_ms=send_lag_p99_ms,
-        cpu_share=cpu_share,
-        ok=not faults,
-        why=", ".join(faults) or None,
-    )
 
 
 class Health:
@@ -92,7 +86,7 @@ class Health:
     def fitness(self, send_lag_p99_ms: float | None) -> Fitness:
         """Judge what was seen up to now; the sending's own lateness is the caller's to count."""
         wall_s, cpu_s = self._spent_s()
-        return fitness(
+        return Fitness(
             loop_lag_p99_ms=self._lateness.quantile(0.99),
             send_lag_p99_ms=send_lag_p99_ms,
             cpu_share=cpu_s / wall_s if wall_s > 0 else None,

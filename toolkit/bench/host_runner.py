@@ -6,13 +6,13 @@ Host runners share nothing: a host that hangs holds its own requests only, and w
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice, repeat
 
 from toolkit.bench.client import HostClient, PageError
-from toolkit.bench.counters import ledger
+from toolkit.bench.counters import with_counters
 from toolkit.bench.plan import BenchPlan, requests_of, send_times
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import HostRequests, PlannedRequest, choose_model
@@ -82,18 +82,16 @@ class HostRunner:
     @property
     def ledger(self) -> Ledger:
         """What the host's counters moved by, as far as they were read."""
-        return ledger(
-            self.before,
-            self._after,
+        known = Ledger(
             run=self._context.run,
             name=self.host.name,
             url=self.host.url,
             error=self._no_counters,
-            seen=self._samples,
             rtt_ms=self._rtt_ms,
             models_before=self._models,
             models_after=self._models_after,
         )
+        return with_counters(known, self.before, self._after, self._samples)
 
     async def choose_model(self) -> None:
         """Learn what is served, and whether anybody answers at all."""
@@ -128,16 +126,10 @@ class HostRunner:
         """
         if self.error is not None or not self._plan.warmup:
             return
-        requests, width = self._requests(0), max(self._plan.concurrencies)
-        shared = map(requests.warmup, range(self._plan.warmup))
+        width = max(self._plan.concurrencies)
+        planned = map(self._requests(0).warmup, range(self._plan.warmup))
         context = replace(self._context, concurrency=width)
-
-        async def send_until_failure() -> None:
-            for request in shared:
-                if not (await self._send(context, request, time.monotonic())).ok:
-                    return
-
-        await _at_once(min(width, self._plan.warmup), send_until_failure)
+        await self._at_once(context, planned, min(width, self._plan.warmup), gives_up=True)
 
     async def connect(self, level: int) -> None:
         """Have connections ready, so that no first request pays for its handshake."""
@@ -149,20 +141,29 @@ class HostRunner:
 
     async def measure(self, level: int, began_s: float) -> None:
         """Run one level of the plan, from the moment `began_s` on; `level` counts from 0."""
-        requests, concurrency = self._requests(level), self._plan.concurrencies[level]
-        context = replace(self._context, concurrency=None if self._plan.rate else concurrency)
+        plan, requests = self._plan, self._requests(level)
+        concurrency = plan.concurrencies[level]
+        context = replace(self._context, concurrency=None if plan.rate else concurrency)
         slots = count(level * LEVEL_SLOTS)
         if self.error is not None:
             await self._charge(self.error, context, map(requests.next, slots), began_s)
             return
+
+        def due() -> Iterator[PlannedRequest]:
+            """Of a closed loop, in which each leaves when another's answer is over."""
+            for slot in islice(slots, requests_of(plan, concurrency)):
+                if plan.duration_s is not None and time.monotonic() >= began_s + plan.duration_s:
+                    return
+                yield requests.next(slot)
+
         first = len(self.records)
         async with task_group() as tasks:
             sampling = tasks.create_task(self._sample_queue())
             await asyncio.sleep(max(0.0, began_s - time.monotonic()))
-            if self._plan.rate:
+            if plan.rate:
                 await self._open_loop(context, requests, slots, began_s)
             else:
-                await self._closed_loop(context, requests, slots, concurrency, began_s)
+                await self._at_once(context, due(), concurrency, requests)
             sampling.cancel()
         kinds = {record.error_kind for record in self.records[first:]}
         if level + 1 < len(self._plan.levels) and kinds == {"timeout"}:
@@ -195,34 +196,33 @@ class HostRunner:
 
     # --- inside a level ----------------------------------------------------------------------------
 
-    async def _closed_loop(
+    async def _at_once(
         self,
         context: RequestContext,
-        requests: HostRequests,
-        slots: Iterator[int],
-        concurrency: int,
-        began_s: float,
+        planned: Iterator[PlannedRequest],
+        width: int,
+        requests: HostRequests | None = None,
+        *,
+        gives_up: bool = False,
     ) -> None:
-        """Keep a fixed number of requests under way, each leaving when another's answer is over."""
-        duration_s = self._plan.duration_s
-
-        def due() -> Iterator[PlannedRequest]:
-            for slot in islice(slots, requests_of(self._plan, concurrency)):
-                if duration_s is not None and time.monotonic() >= began_s + duration_s:
-                    return
-                yield requests.next(slot)
-
-        shared = due()
+        """Keep so many under way until all were sent, or, where it gives up, until one failed; `requests` made them."""
 
         async def send_one_after_another() -> None:
             failures = 0
-            for request in shared:
+            for request in planned:
                 record = await self._send(context, request, time.monotonic(), requests)
                 failures = 0 if record.ok else failures + 1
+                if failures and gives_up:
+                    return
                 if failures > 1:
                     await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(failures - 2, 10)))
 
-        await _at_once(concurrency, send_one_after_another)
+        async with task_group() as workers:
+            for _ in range(width):
+                workers.create_task(send_one_after_another())
+                await asyncio.sleep(
+                    0
+                )  # each request is on its way before the next one's clock starts
 
     async def _open_loop(
         self, context: RequestContext, requests: HostRequests, slots: Iterator[int], began_s: float
@@ -328,14 +328,6 @@ class HostRunner:
     def _requests(self, level: int) -> HostRequests:
         nonce = f"{self._nonce}{level}"
         return HostRequests(self._plan, self._profile, model=self._model, nonce=nonce)
-
-
-async def _at_once(width: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Let so many work, begun one by one: each request is on the wire before the next one's clock starts."""
-    async with task_group() as workers:
-        for _ in range(width):
-            workers.create_task(work())
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager

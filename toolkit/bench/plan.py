@@ -5,6 +5,7 @@ Times are counted from the run's start and never from the request before, so tha
 
 import math
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice, pairwise, takewhile
@@ -20,6 +21,7 @@ MOST_TOKENS = 10_000_000
 """Longer than any model's context: whoever asks for more mistyped."""
 MOST_TWIN_SHARE = 0.5
 """Each unique request has one twin at most."""
+ABOVE_0, FINITE = math.ulp(0.0), sys.float_info.max
 WAVES = 4
 """A level of a sweep with fewer waves of requests would be mostly its own start and end."""
 
@@ -105,62 +107,54 @@ def requests_of(plan: BenchPlan, level: int) -> int | None:
 
 def check_plan(plan: BenchPlan) -> None:
     """Raise ToolkitError with a way out when a plan cannot be."""
-
-    def check(is_possible: bool, name: str, value: float, hint: str) -> None:
-        if not is_possible:
-            raise ToolkitError(f"no bench can have {name} `{value:,}`", hint)
-
     requests, duration_s, rate = plan.requests, plan.duration_s, plan.rate
     if requests is None and duration_s is None:
         raise ToolkitError(
             "a bench without a number of requests and without a duration never ends",
             "Give one of them, e.g., 16 requests or `60s`",
         )
-    if requests is not None:
-        check(requests >= 1, "requests", requests, "Give at least 1 request, e.g., 16")
-    if duration_s is not None:
-        hint = "Give a time above 0, e.g., `60s`"
-        check(0 < duration_s < math.inf, "duration in seconds", duration_s, hint)
-    hint = "Give 0 for none, or twice the concurrency"
-    check(plan.warmup >= 0, "warm-up requests", plan.warmup, hint)
+    if rate is not None and plan.levels:
+        raise ToolkitError(
+            f"a sweep over concurrencies and a rate of `{rate:g}` a second exclude each other",
+            "A rate plans its requests whatever the concurrency; leave one of the two out",
+        )
 
-    hint = f"Give 1 to {MOST_CONCURRENCY:,}, e.g., 8"
-    check(1 <= plan.concurrency <= MOST_CONCURRENCY, "concurrency", plan.concurrency, hint)
-    if rate is not None:
-        if plan.levels:
-            raise ToolkitError(
-                f"a sweep over concurrencies and a rate of `{rate:g}` a second exclude each other",
-                "A rate plans its requests whatever the concurrency; leave one of the two out",
-            )
-        hint = f"Give at least {LEAST_RATE:g} a second, or none: a closed loop"
-        check(rate >= LEAST_RATE, "rate", rate, hint)
-        hint = f"One client core can't send that; give at most {MOST_RATE:,.0f}"
-        check(rate <= MOST_RATE, "rate", rate, hint)
-        if next(send_times(plan), None) is None:
-            raise ToolkitError(
-                f"in `{duration_s:g}` s at `{rate:g}` requests a second none is due",
-                "Give a longer duration or a higher rate",
-            )
-    for level in plan.levels:
-        hint = f"Give concurrencies from 1 to {MOST_CONCURRENCY:,}"
-        check(1 <= level <= MOST_CONCURRENCY, "level", level, hint)
+    at_once = f"1 to {MOST_CONCURRENCY:,}"
+    most_twins = MOST_TWIN_SHARE if plan.sameness == "pairs" else 1.0
+    # what it is, its value, the least and the most that it may be, what to give instead; None is not asked for
+    limited: list[tuple[str, float | None, float, float, str]] = [
+        ("requests", requests, 1, math.inf, "at least 1 request, e.g., 16"),
+        ("duration in seconds", duration_s, ABOVE_0, FINITE, "a time above 0, e.g., `60s`"),
+        ("warm-up requests", plan.warmup, 0, math.inf, "0 for none, or twice the concurrency"),
+        ("concurrency", plan.concurrency, 1, MOST_CONCURRENCY, f"{at_once}, e.g., 8"),
+        (
+            "rate",
+            rate,
+            LEAST_RATE,
+            MOST_RATE,
+            f"{LEAST_RATE:g} to {MOST_RATE:,.0f} a second; one client core sends no more",
+        ),
+        *(
+            ("level", level, 1, MOST_CONCURRENCY, f"concurrencies from {at_once}")
+            for level in plan.levels
+        ),
+        ("share of streams", plan.stream_share, 0, 1, "a share from 0 to 1, e.g., 0.25"),
+        ("share of twins", plan.twin_share, 0, most_twins, f"a share from 0 to {most_twins:g}"),
+        ("max_tokens", plan.max_tokens, 1, MOST_TOKENS, "at least 1, e.g., 256"),
+        ("temperature", plan.temperature, 0, FINITE, "0 or more, or leave it out"),
+        ("timeout in seconds", plan.timeout_s, ABOVE_0, FINITE, "a time above 0, e.g., `120s`"),
+    ]
+    for name, value, least, most, hint in limited:
+        if value is not None and not least <= value <= most:
+            raise ToolkitError(f"no bench can have {name} `{value:,}`", f"Give {hint}")
+    if rate is not None and next(send_times(plan), None) is None:
+        raise ToolkitError(
+            f"in `{duration_s:g}` s at `{rate:g}` requests a second none is due",
+            "Give a longer duration or a higher rate",
+        )
     for lower, higher in pairwise(plan.levels):
         if lower >= higher:
             raise ToolkitError(
                 f"the level `{higher}` stands after `{lower}`",
                 "Levels rise, so that a host meets each with the lower ones behind it, e.g., 1,8,32",
             )
-
-    hint = "Give a share from 0 to 1, e.g., 0.25"
-    check(0 <= plan.stream_share <= 1, "share of streams", plan.stream_share, hint)
-    check(0 <= plan.twin_share <= 1, "share of twins", plan.twin_share, hint)
-    if plan.sameness == "pairs":
-        hint = "At most half are twins: give up to 0.5"
-        check(plan.twin_share <= MOST_TWIN_SHARE, "share of twins", plan.twin_share, hint)
-    hint = "Give at least 1, e.g., 256"
-    check(1 <= plan.max_tokens <= MOST_TOKENS, "max_tokens", plan.max_tokens, hint)
-    if plan.temperature is not None:
-        hint = "Give 0 or more, or leave it out"
-        check(0 <= plan.temperature < math.inf, "temperature", plan.temperature, hint)
-    hint = "Give a time above 0, e.g., `120s`"
-    check(0 < plan.timeout_s < math.inf, "timeout in seconds", plan.timeout_s, hint)

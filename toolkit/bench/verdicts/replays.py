@@ -6,7 +6,7 @@ the host says so in a header. One that merely came sooner proves nothing until t
 tokens. Answers with another text than before were not replayed, however fast.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -106,9 +106,9 @@ class Replays:
 def replays(records: Sequence[RequestRecord], account: Account, rtt_ms: float | None) -> Replays:
     """Judge one host's answers, warm-up included."""
     answers = sorted((record for record in records if record.ok), key=_sent_at)
-    found_again = repeated(answers)
-    usual = _usual(answers, found_again, rtt_ms)
-    pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in found_again)
+    equal = repeated(answers)
+    usual = _usual(answers, {id(pair.again) for pair in equal}, rtt_ms)
+    pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in equal)
     again = {pair.again for pair in pairs} | {
         record for record in answers if record.kind == "repeat"
     }
@@ -116,7 +116,12 @@ def replays(records: Sequence[RequestRecord], account: Account, rtt_ms: float | 
     if not found.taken:
         # a cache that overlooks the mark in each prompt answers new prompts, too
         news = [record for record in answers if record.kind == "unique"]
-        blind = [_with_signs(pair, usual, rtt_ms) for pair in _same_id(news)]
+        owners = _owners(news)
+        blind = [
+            _with_signs(Pair(first=first, again=record), usual, rtt_ms)
+            for record in news
+            if (first := owners.get(record.answer_id, record)) is not record
+        ]
         found = _taken(blind, len(news), 0.0, account, rtt_ms)
         found = replace(found, of_unique=bool(found.taken))
     headers = [record.cache_status for record in answers if record.cache_status]
@@ -153,26 +158,21 @@ def repeated(answers: Iterable[RequestRecord]) -> list[Pair]:
     return pairs
 
 
-def _same_id(answers: Iterable[RequestRecord]) -> list[Pair]:
-    """Pair answers that bear one id and one text, in order of their sending."""
-    first: dict[tuple[str, str], RequestRecord] = {}
-    pairs = []
-    for record in answers:
-        if record.answer_id and record.text_hash:
-            earlier = first.setdefault((record.answer_id, record.text_hash), record)
-            if earlier is not record:
-                pairs.append(Pair(first=earlier, again=record))
-    ids = _telling_ids(answers)
-    return [pair for pair in pairs if pair.again.answer_id in ids]
+def _owners(answers: Iterable[RequestRecord]) -> dict[str | None, RequestRecord]:
+    """Id -> the first answer that bore it, of ids that stand for one text.
 
-
-def _telling_ids(answers: Iterable[RequestRecord]) -> frozenset[str]:
-    """Ids that stand for one text: some servers call every answer the same, some number them from 0 to 999."""
-    texts: dict[str, set[str | None]] = {}
+    Some servers call every answer the same, some number them from 0 to 999.
+    """
+    owners: dict[str | None, RequestRecord] = {}
+    texts: dict[str | None, set[str | None]] = {}
     for record in answers:
-        if record.answer_id:
-            texts.setdefault(record.answer_id, set()).add(record.text_hash)
-    return frozenset(id_ for id_, found in texts.items() if len(found) == 1 and None not in found)
+        owners.setdefault(record.answer_id, record)
+        texts.setdefault(record.answer_id, set()).add(record.text_hash)
+    return {
+        id_: owners[id_]
+        for id_, of_id in texts.items()
+        if id_ and len(of_id) == 1 and None not in of_id
+    }
 
 
 def _sent_at(record: RequestRecord) -> float:
@@ -190,24 +190,24 @@ class _Usual:
     decode_ms_per_token: float | None
     fastest_ms_per_token: float | None
     """Not the median: a whole first wave may have met a cold host."""
-    owner: Mapping[str, RequestRecord]
-    """Id -> the first answer that bore it, of ids that stand for one text."""
+    owners: Mapping[str | None, RequestRecord]
+    """Id -> the first answer that bore it."""
 
 
-def _usual(answers: Sequence[RequestRecord], pairs: Iterable[Pair], rtt_ms: float | None) -> _Usual:
-    again = {id(pair.again) for pair in pairs}
-    fresh = [s for s in answers if s.kind in ("unique", "repeat") and id(s) not in again]
-    telling, owner = _telling_ids(answers), dict[str, RequestRecord]()
-    for record in answers:
-        if record.answer_id in telling:
-            owner.setdefault(record.answer_id or "", record)
-    long = (record for record in fresh if (record.output_tokens or 0) >= LEAST_TOKENS)
-    paces = [pace for record in long if (pace := _ms_per_token(record, rtt_ms)) is not None]
+def _usual(
+    answers: Sequence[RequestRecord], again: Collection[int], rtt_ms: float | None
+) -> _Usual:
+    """Leave out the answers whose `id()` is in `again`."""
+    fresh = [
+        each for each in answers if each.kind in ("unique", "repeat") and id(each) not in again
+    ]
+    long = [each for each in fresh if (each.output_tokens or 0) >= LEAST_TOKENS]
+    paces = [pace for each in long if (pace := _ms_per_token(each, rtt_ms)) is not None]
     return _Usual(
-        ms_per_token=middle(_ms_per_token(record, rtt_ms) for record in fresh),
-        decode_ms_per_token=middle(decode_ms_per_token(record) for record in fresh),
+        ms_per_token=middle(_ms_per_token(each, rtt_ms) for each in fresh),
+        decode_ms_per_token=middle(map(decode_ms_per_token, fresh)),
         fastest_ms_per_token=min(paces, default=None),
-        owner=owner,
+        owners=_owners(answers),
     )
 
 
@@ -258,7 +258,7 @@ def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
         if is_instant(again, rtt_ms) and served <= least_ms:
             signs.add("time")
 
-    if usual.owner.get(again.answer_id or "", again) is not again:
+    if usual.owners.get(again.answer_id, again) is not again:
         signs.add("id")
     if again.cache_status and says_hit(again.cache_status):
         signs.add("header")
@@ -306,34 +306,29 @@ def _taken(
         and (missing is not None and missing >= COVERED * tokens)
         and (requests is None or requests >= COVERED * len(chosen))
     ]
-    if counted and missing is not None:
-        best = min(counted, key=lambda chosen: abs(missing - tokens_of(chosen)))
-        return _found(best, considered, account, counted_out=True)
-    found = _found(proven, considered, account, counted_out=False)
-    few = len(proven) < LEAST_REPLAYS or share(len(proven), considered) < LEAST_SHARE
-    if few or (found.contradicted and len(found.kinds) < 2):
-        return Replays()
-    return found
-
-
-def _found(
-    chosen: Sequence[Pair], considered: int, account: Account, *, counted_out: bool
-) -> Replays:
+    chosen = min(counted, key=lambda some: abs((missing or 0.0) - tokens_of(some)), default=proven)
     kinds = [
         kind
         for kind, signs in _KINDS.items()
         if 2 * sum(bool(pair.signs & signs) for pair in chosen) > len(chosen)
     ]
-    found = Replays(
+    contradicted = False
+    if counted:
+        kinds.append("counters")
+    else:
+        # what broken requests may have generated could stand in for the answers
+        in_doubt = account.tokens_most - account.tokens
+        contradicted = account.agrees and tokens_of(chosen) > in_doubt
+        few = len(proven) < LEAST_REPLAYS or share(len(proven), considered) < LEAST_SHARE
+        if few or (contradicted and len(kinds) < 2):
+            return Replays()
+    return Replays(
         taken=tuple(chosen),
         considered=considered,
-        kinds=tuple(kinds + ["counters"] * counted_out),
-        missing_tokens=account.missing_tokens,
+        kinds=tuple(kinds),
+        missing_tokens=missing,
+        contradicted=contradicted,
     )
-    # what broken requests may have generated could stand in for the answers
-    in_doubt = account.tokens_most - account.tokens
-    contradicted = not counted_out and account.agrees and found.tokens > in_doubt
-    return replace(found, contradicted=contradicted)
 
 
 _KINDS: Mapping[str, frozenset[Sign]] = {
