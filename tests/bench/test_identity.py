@@ -71,125 +71,87 @@ def test_a_host_that_lists_nothing_is_not_judged() -> None:
 
 # another model
 
-
-def test_the_listed_model_is_neither_served_nor_a_root() -> None:
-    ledger = serving(ServedModel(id="Qwen/Qwen3.5-9B", root="Qwen/Qwen3.5-9B"))
-    found = told(uniques(16, model="Qwen/Qwen3.5-9B"), ledger, host=listed(QWEN))
-    assert found["model_mismatch"].evidence == (
-        "listed is `Qwen/Qwen3.5-35B-A3B`, served is `Qwen/Qwen3.5-9B`"
-    )
-    assert found["model_mismatch"].confidence == "medium"
+NINE = "Qwen/Qwen3.5-9B"
+LLAMA = "Llama-3.1-8B"
+FIRST, SECOND = ServedModel(id="a", root="x/a"), ServedModel(id="b", max_model_len=1)
+LATER = (FIRST, replace(SECOND, max_model_len=2))
+OURS, ADAPTER = ServedModel(id="tiny", root="a/b"), ServedModel(id="sql", root="/x")
+LIMITED = replace(OURS, max_model_len=4096)
 
 
-def test_an_alias_that_is_listed_must_be_served() -> None:
-    assert judged(listed("contest"), serving(ServedModel(id="other", root="/m"))) == "medium"
-
-
-def test_one_of_many_served_models_is_enough() -> None:
-    ledger = serving(ServedModel(id="Llama-3.1-8B"), ServedModel(id="qwen3.5-35b"))
-    assert judged(listed(QWEN), ledger) is None
-    assert judged(listed("Qwen/Qwen3.5-9B"), ledger) == "medium"
-
-
-def test_a_root_of_another_model_than_its_name_says() -> None:
-    ledger = serving(ServedModel(id=QWEN, root="/models/Qwen3.5-9B"))
-    found = told(uniques(16, model=QWEN), ledger, host=listed(QWEN))
-    assert found["model_mismatch"].evidence == f"`{QWEN}` comes from `/models/Qwen3.5-9B`"
-
-
-def test_answers_that_name_another_model() -> None:
-    ledger = serving(ServedModel(id=QWEN, root=QWEN))
-    assert judged(listed(), ledger, answered_by="Llama-3.1-8B") == "medium"
-    assert judged(listed(), ledger, answered_by="qwen3.5-35b-a3b-awq") is None
-    assert judged(listed(), ledger, answered_by="backend-7") is None
-
-
-def test_two_kinds_of_names_agree() -> None:
-    ledger = serving(ServedModel(id="Qwen3.5-9B", root=None))
-    assert judged(listed(QWEN), ledger, answered_by="Llama-3.1-8B") == "high"
-
-
-def test_any_served_model_may_have_been_asked() -> None:
-    ledger = serving(ServedModel(id="Llama-3.1-8B"), ServedModel(id="Qwen3.5-9B"))
-    assert judged(listed(), ledger, answered_by="Qwen3.5-9B") is None
-
-
-def test_answers_of_several_models_in_one_run() -> None:
-    served = serving(ServedModel(id="contest", root=None))
-    shots = [*uniques(8, model="Qwen3.5-35B"), *uniques(8, start=8, model="Qwen3.5-9B")]
-    found = told(shots, served)
-    assert found["model_mismatch"].evidence == (
-        "answers name several models, `Qwen3.5-35B`, `Qwen3.5-9B`"
-    )
-
-
-# changes and limits: exact
+def model(id_: str, root: str | None = None) -> ServedModel:
+    return ServedModel(id=id_, root=root)
 
 
 @pytest.mark.parametrize(
-    ("later", "words"),
+    ("host", "ledger", "answered_by", "confidence"),
     [
-        (ServedModel(id="other", root="a/b", max_model_len=4096), "no longer served"),
-        (ServedModel(id="tiny", root="a/c", max_model_len=4096), "became `a/c`"),
-        (
-            ServedModel(id="tiny", root="a/b", max_model_len=2048),
-            "became 2,048 during the run, it was 4,096",
-        ),
-        (ServedModel(id="tiny", root="a/b", max_model_len=None), "became unknown"),
+        (listed(QWEN), serving(model(NINE, NINE)), NINE, "medium"),  # neither served nor a root
+        (listed(QWEN), serving(model(NINE), after=()), None, "medium"),
+        (listed("contest"), serving(model("other", "/m")), None, "medium"),  # an alias must be served
+        # one of many served models is enough, and any may have been asked
+        (listed(QWEN), serving(model(LLAMA), model("qwen3.5-35b")), None, None),
+        (listed(NINE), serving(model(LLAMA), model("qwen3.5-35b")), None, "medium"),
+        (listed(), serving(model(LLAMA), model("Qwen3.5-9B")), "Qwen3.5-9B", None),
+        (listed(QWEN), serving(model(QWEN, "/models/Qwen3.5-9B")), QWEN, "medium"),  # by its root
+        # what answers name
+        (listed(), serving(model(QWEN, QWEN)), LLAMA, "medium"),
+        (listed(), serving(model(QWEN, QWEN)), "qwen3.5-35b-a3b-awq", None),
+        (listed(), serving(model(QWEN, QWEN)), "backend-7", None),
+        (listed(QWEN), serving(model("Qwen3.5-9B")), LLAMA, "high"),  # two kinds of names
+        # what changed: of the model that answers name, else the listed one, else the first
+        (listed(), serving(FIRST, SECOND, after=LATER), None, None),
+        (listed("b"), serving(FIRST, SECOND, after=LATER), None, "high"),
+        (listed("b"), serving(FIRST, SECOND, after=LATER), "a", None),
+        (listed(), serving(OURS, ADAPTER, after=(OURS,)), "tiny", None),  # others may come and go
+        (listed(), serving(OURS, after=(ADAPTER, OURS)), "tiny", None),
+        (listed(), serving(OURS, after=()), "tiny", None),  # the list did not come again
+        (listed(max_model_len=4096), serving(LIMITED), None, None),
+        (listed(max_model_len=8192), serving(LIMITED), None, "high"),
+        (listed(max_model_len=8192), serving(OURS), None, None),
+        # a listed root is meant with its quantisation
+        *((listed(root="Qwen/Qwen3.5-35B-A3B-FP8"), serving(model("q", root)), "q", confidence)
+          for root, confidence in (
+            ("Qwen/Qwen3.5-35B-A3B-FP8", None), ("/data/Qwen3.5-35B-A3B-FP8/", None),
+            ("qwen/qwen3.5-35b-a3b-fp8", None), ("Qwen/Qwen3.5-35B-A3B-GPTQ-Int4", "high"),
+            ("Qwen/Qwen3.5-35B-A3B", "high"))),
     ],
-)
-def test_what_changes_during_the_run_is_certain(later: ServedModel, words: str) -> None:
-    first = ServedModel(id="tiny", root="a/b", max_model_len=4096)
-    found = told(uniques(16), serving(first, after=(later,)))
-    assert found["model_mismatch"].confidence == "high"
-    assert words in found["model_mismatch"].evidence
-
-
-def test_the_first_served_model_is_asked_where_none_is_listed() -> None:
-    first, second = ServedModel(id="a", root="x/a"), ServedModel(id="b", root=None, max_model_len=1)
-    later = replace(second, max_model_len=2)
-    assert judged(listed(), serving(first, second, after=(first, later))) is None
-    assert judged(listed("b"), serving(first, second, after=(first, later))) == "high"
-    # what the answers name comes before what is listed
-    both = serving(first, second, after=(first, later))
-    assert judged(listed("b"), both, answered_by="a") is None
-
-
-def test_other_models_may_come_and_go() -> None:
-    ours, adapter = ServedModel(id="tiny", root="a/b"), ServedModel(id="sql", root="/x")
-    assert judged(listed(), serving(ours, adapter, after=(ours,)), answered_by="tiny") is None
-    assert judged(listed(), serving(ours, after=(adapter, ours)), answered_by="tiny") is None
-
-
-def test_a_list_that_did_not_come_again_is_no_change() -> None:
-    ours = ServedModel(id="tiny", root="a/b")
-    assert judged(listed(), serving(ours, after=()), answered_by="tiny") is None
-
-
-def test_another_limit_than_listed_is_certain() -> None:
-    ledger = serving(ServedModel(id="tiny", root="a/b", max_model_len=4096))
-    host = listed(max_model_len=8192)
-    found = told(uniques(16), ledger, host=host)
-    assert found["model_mismatch"].confidence == "high"
-    assert found["model_mismatch"].evidence == "it serves up to 4,096 tokens, listed are 8,192"
-    assert judged(listed(max_model_len=4096), ledger) is None
-    assert judged(host, serving(ServedModel(id="tiny", root="a/b"))) is None
+)  # fmt: skip
+def test_another_model_than_listed_named_or_at_the_beginning_is_told(
+    host: Host, ledger: Ledger, answered_by: str | None, confidence: str | None
+) -> None:
+    assert judged(host, ledger, answered_by) == confidence
 
 
 @pytest.mark.parametrize(
-    ("root", "confidence"),
+    ("host", "ledger", "answered_by", "sentence"),
     [
-        ("Qwen/Qwen3.5-35B-A3B-FP8", None),
-        ("/data/Qwen3.5-35B-A3B-FP8/", None),
-        ("qwen/qwen3.5-35b-a3b-fp8", None),
-        ("Qwen/Qwen3.5-35B-A3B-GPTQ-Int4", "high"),
-        ("Qwen/Qwen3.5-35B-A3B", "high"),
+        (listed(QWEN), serving(model(NINE, NINE)), (NINE,), f"listed is `{QWEN}`, served is `{NINE}`"),
+        (listed(QWEN), serving(model(QWEN, "/models/Qwen3.5-9B")), (QWEN,),
+         f"`{QWEN}` comes from `/models/Qwen3.5-9B`"),
+        (listed(), serving(model("contest")), ("Qwen3.5-35B", "Qwen3.5-9B"),
+         "answers name several models, `Qwen3.5-35B`, `Qwen3.5-9B`"),
+        (listed(max_model_len=8192), serving(LIMITED), (None,),
+         "it serves up to 4,096 tokens, listed are 8,192"),
+        (listed(), serving(LIMITED, after=(model("other"),)), (None,),
+         "`tiny` was no longer served after the run"),
+        (listed(), serving(LIMITED, after=(replace(LIMITED, root="a/c"),)), (None,),
+         "root of `tiny` became `a/c` during the run, it was `a/b`"),
+        (listed(), serving(LIMITED, after=(replace(LIMITED, max_model_len=2048),)), (None,),
+         "max_model_len of `tiny` became 2,048 during the run, it was 4,096"),
+        (listed(), serving(LIMITED, after=(OURS,)), (None,),
+         "max_model_len of `tiny` became unknown during the run, it was 4,096"),
     ],
-)
-def test_a_listed_root_is_meant_with_its_quantisation(root: str, confidence: str | None) -> None:
-    host = listed(root="Qwen/Qwen3.5-35B-A3B-FP8")
-    ledger = serving(ServedModel(id="Qwen3.5-35B-A3B", root=root))
-    assert judged(host, ledger, answered_by="Qwen3.5-35B-A3B") == confidence
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_both_names(
+    host: Host, ledger: Ledger, answered_by: tuple[str | None, ...], sentence: str
+) -> None:
+    records = [
+        record
+        for number, name in enumerate(answered_by)
+        for record in uniques(8, start=8 * number, model=name)
+    ]
+    assert told(records, ledger, host=host)["model_mismatch"].evidence == sentence
 
 
 # names
@@ -231,11 +193,6 @@ def test_names_differ_by_size_family_or_version_only(one: str, two: str, other: 
 def test_nothing_answered_still_tells_what_is_served() -> None:
     ledger = no_books(models_before=(ServedModel(id="Qwen3.5-9B"),))
     assert told([], ledger, host=listed(QWEN)).keys() == {"model_mismatch", "not_judged"}
-
-
-def test_the_list_of_before_will_do_where_there_is_no_later_one() -> None:
-    ledger = serving(ServedModel(id="Qwen3.5-9B"), after=())
-    assert judged(listed(QWEN), ledger) == "medium"
 
 
 def test_of_many_served_models_four_are_named() -> None:

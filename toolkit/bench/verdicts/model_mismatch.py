@@ -52,17 +52,14 @@ def model_mismatch(case: Case) -> Verdict | None:
         now = next((model for model in ledger.models_after if model.id == before.id), None)
         if now is None:
             exact.append(f"{quoted(before.id)} was no longer served after the run")
-        elif now.root != before.root:
-            new, old = ("unknown" if m.root is None else quoted(m.root) for m in (now, before))
-            exact.append(f"the root of {quoted(now.id)} became {new} during the run, it was {old}")
-        elif now.max_model_len != before.max_model_len:
-            new, old = (
-                "unknown" if m.max_model_len is None else whole(m.max_model_len)
-                for m in (now, before)
-            )
-            exact.append(
-                f"max_model_len of {quoted(now.id)} became {new} during the run, it was {old}"
-            )
+        else:
+            for what in ("root", "max_model_len"):
+                new, old = getattr(now, what), getattr(before, what)
+                if new != old:
+                    exact.append(
+                        f"{what} of {quoted(now.id)} became {_value(new)} during the run,"
+                        f" it was {_value(old)}"
+                    )
     if ours is not None:
         # the root and the limit that the hosts file names are meant literally, quantisation included
         limit, root = ours.max_model_len, ours.root
@@ -152,6 +149,10 @@ def _rivals_names(rivals: Mapping[str, Sequence[ServedModel]]) -> list[str]:
         if not any(_tells(b) and not differ(a, b) for a in names for b in others):
             return []
     return names
+
+
+def _value(found: str | int | None) -> str:
+    return "unknown" if found is None else quoted(found) if isinstance(found, str) else whole(found)
 
 
 def _list(names: Iterable[str]) -> str:
