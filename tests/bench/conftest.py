@@ -8,6 +8,6 @@ from support.chat import Run
 
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
+def loop(request: pytest.FixtureRequest) -> Run:
     """How a test runs what it awaits: the command line's loop is uvloop, a caller's may be any."""
     return request.param

@@ -18,7 +18,6 @@ from support.chat import (
     USAGE,
     WHOLE,
     ChatServer,
-    Run,
     ask,
     client_of,
     context,
@@ -30,7 +29,6 @@ from support.chat import (
 from support.raw_server import RawServer, http
 
 from toolkit.bench.client import PageError
-from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 WHOLE_PAGE = http(WHOLE, content_type="application/json")
@@ -60,13 +58,10 @@ class Slow:
         return True
 
 
-def test_a_stream_is_timed_from_its_send_to_its_tokens() -> None:
-    async def scene() -> tuple[RequestRecord, Slow]:
-        slow = Slow()
-        async with ChatServer(slow) as server:
-            return await one_shot(server.url), slow
-
-    shot, slow = asyncio.run(scene())
+async def test_a_stream_is_timed_from_its_send_to_its_tokens() -> None:
+    slow = Slow()
+    async with ChatServer(slow) as server:
+        shot = await one_shot(server.url)
     assert shot.ok, shot.error
     assert None not in (shot.sent_at, shot.ttft_ms, shot.e2e_ms, shot.took_ms)
     sent_s = shot.sent_at
@@ -80,13 +75,10 @@ def test_a_stream_is_timed_from_its_send_to_its_tokens() -> None:
     assert shot.tpot_ms == pytest.approx(shot.e2e_ms - shot.ttft_ms)
 
 
-def test_a_gap_is_never_told_shorter_than_it_was() -> None:
-    async def scene() -> tuple[RequestRecord, Slow]:
-        slow = Slow(pause_s=0.03)
-        async with ChatServer(slow) as server:
-            return await one_shot(server.url), slow
-
-    shot, slow = asyncio.run(scene())
+async def test_a_gap_is_never_told_shorter_than_it_was() -> None:
+    slow = Slow(pause_s=0.03)
+    async with ChatServer(slow) as server:
+        shot = await one_shot(server.url)
     assert shot.itl is not None
     [gap_ms] = [Sketch.from_bytes(shot.itl).quantile(1.0)]
     # `there` was read after it was written, `Hello` before everybody's turns were over; a sketch is right within 1 %
@@ -95,49 +87,43 @@ def test_a_gap_is_never_told_shorter_than_it_was() -> None:
     assert Sketch.from_bytes(shot.itl).count == 1
 
 
-def test_a_token_counts_from_its_read_and_not_from_its_readers_turn() -> None:
+async def test_a_token_counts_from_its_read_and_not_from_its_readers_turn() -> None:
     """The reader's turn comes after whatever else is due, in a burst after all other streams'."""
 
-    async def scene() -> tuple[RequestRecord, float]:
-        busy_s = 0.0
+    busy_s = 0.0
 
-        async def answer(writer: asyncio.StreamWriter) -> bool:
-            nonlocal busy_s
-            writer.write(HEAD + ROLE)
-            await turns()
-            writer.write(token("Hello"))
-            await turns(2)  # by now it is read, and its reader is due right after us
-            busy_s = time.monotonic()
-            while time.monotonic() < busy_s + 0.05:
-                pass
-            writer.write(FINISH + USAGE + DONE + LAST)
-            return True
+    async def answer(writer: asyncio.StreamWriter) -> bool:
+        nonlocal busy_s
+        writer.write(HEAD + ROLE)
+        await turns()
+        writer.write(token("Hello"))
+        await turns(2)  # by now it is read, and its reader is due right after us
+        busy_s = time.monotonic()
+        while time.monotonic() < busy_s + 0.05:
+            pass
+        writer.write(FINISH + USAGE + DONE + LAST)
+        return True
 
-        async with ChatServer(answer) as server:
-            return await one_shot(server.url), busy_s
-
-    shot, busy_s = asyncio.run(scene())
+    async with ChatServer(answer) as server:
+        shot = await one_shot(server.url)
     assert shot.sent_at is not None
     assert shot.ttft_ms is not None
     assert shot.sent_at + shot.ttft_ms / 1000 < busy_s
 
 
-def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None:
-    async def scene() -> tuple[RequestRecord, float, float]:
-        wrote_s: list[float] = []
+async def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None:
+    wrote_s: list[float] = []
 
-        async def answer(writer: asyncio.StreamWriter) -> bool:
-            half = len(WHOLE_PAGE) - 10
-            for piece in (WHOLE_PAGE[:half], WHOLE_PAGE[half:]):
-                wrote_s.append(time.monotonic())
-                writer.write(piece)
-                await turns()
-            return True
+    async def answer(writer: asyncio.StreamWriter) -> bool:
+        half = len(WHOLE_PAGE) - 10
+        for piece in (WHOLE_PAGE[:half], WHOLE_PAGE[half:]):
+            wrote_s.append(time.monotonic())
+            writer.write(piece)
+            await turns()
+        return True
 
-        async with ChatServer(answer) as server:
-            return await one_shot(server.url, stream=False), *wrote_s
-
-    shot, _, last_s = asyncio.run(scene())
+    async with ChatServer(answer) as server:
+        shot, _, last_s = await one_shot(server.url, stream=False), *wrote_s
     assert shot.ok, shot.error
     assert shot.sent_at is not None
     assert shot.e2e_ms is not None
@@ -147,15 +133,12 @@ def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None
 
 
 @pytest.mark.parametrize(("concurrency", "from_plan"), [(1, False), (None, True)])
-def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
+async def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
     concurrency: int | None, from_plan: bool
 ) -> None:
-    async def scene() -> RequestRecord:
-        async with ChatServer() as server, client_of(server.url) as client:
-            planned_s = time.monotonic() - 5.0
-            return await client.send(context(concurrency), ask(), planned_s)
-
-    shot = asyncio.run(scene())
+    async with ChatServer() as server, client_of(server.url) as client:
+        planned_s = time.monotonic() - 5.0
+        shot = await client.send(context(concurrency), ask(), planned_s)
     assert shot.send_lag_ms is not None
     assert shot.ttft_ms is not None
     assert shot.send_lag_ms >= 5000
@@ -164,25 +147,20 @@ def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
     assert shot.sent_at == pytest.approx(shot.planned_at + shot.send_lag_ms / 1000)
 
 
-def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
-    async def scene() -> RequestRecord:
-        async with ChatServer() as server, client_of(server.url, timeout_s=3.0) as client:
-            return await client.send(context(None), ask(), time.monotonic() - 4.0)
-
-    shot = asyncio.run(scene())
+async def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
+    async with ChatServer() as server, client_of(server.url, timeout_s=3.0) as client:
+        shot = await client.send(context(None), ask(), time.monotonic() - 4.0)
     assert (shot.ok, shot.error_kind) == (False, "timeout")
 
 
 # --- what is told --------------------------------------------------------------------------------------
 
 
-def test_an_answers_facts_become_the_shots(run: Run) -> None:
-    async def scene() -> RequestRecord:
-        page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: HIT\r\n\r\n", 1)
-        async with ChatServer(page) as server:
-            return await one_shot(server.url)
-
-    shot = run(scene())
+@pytest.mark.usefixtures("loop")
+async def test_an_answers_facts_become_the_shots() -> None:
+    page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: HIT\r\n\r\n", 1)
+    async with ChatServer(page) as server:
+        shot = await one_shot(server.url)
     assert (shot.ok, shot.error_kind, shot.error, shot.status_code) == (True, None, None, 200)
     assert (shot.prompt_tokens, shot.output_tokens, shot.output_tokens_estimated) == (7, 2, False)
     assert (shot.token_chunks, shot.text_chars, shot.finish_reason) == (2, 11, "stop")
@@ -191,72 +169,58 @@ def test_an_answers_facts_become_the_shots(run: Run) -> None:
     assert (shot.slot, shot.kind, shot.prompt, shot.max_tokens) == (0, "unique", "hi", 4)
 
 
-def test_cache_status_goes_before_x_cache() -> None:
+async def test_cache_status_goes_before_x_cache() -> None:
     head = b"\r\nx-cache: MISS\r\ncache-status: toolkit; hit\r\n\r\n"
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(STREAM.replace(b"\r\n\r\n", head, 1)) as server:
-            return await one_shot(server.url)
-
-    assert asyncio.run(scene()).cache_status == "toolkit; hit"
+    async with ChatServer(STREAM.replace(b"\r\n\r\n", head, 1)) as server:
+        found = await one_shot(server.url)
+    assert found.cache_status == "toolkit; hit"
 
 
-def test_a_header_is_fit_for_a_screen_and_for_the_store() -> None:
-    async def scene() -> RequestRecord:
-        page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: a\xff\x1b[31mb\r\n\r\n", 1)
-        async with ChatServer(page) as server:
-            return await one_shot(server.url)
-
-    assert asyncio.run(scene()).cache_status == "a??[31mb"
+async def test_a_header_is_fit_for_a_screen_and_for_the_store() -> None:
+    page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: a\xff\x1b[31mb\r\n\r\n", 1)
+    async with ChatServer(page) as server:
+        found = await one_shot(server.url)
+    assert found.cache_status == "a??[31mb"
 
 
-def test_an_answer_that_is_packed_though_nobody_asked_for_it_is_unpacked(run: Run) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_an_answer_that_is_packed_though_nobody_asked_for_it_is_unpacked() -> None:
     packed = gzip.compress(WHOLE.encode())
 
-    async def scene() -> RequestRecord:
-        page = http(packed, content_type="application/json").replace(
-            b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
-        )
-        async with ChatServer(page) as server:
-            return await one_shot(server.url, stream=False)
-
-    shot = run(scene())
+    page = http(packed, content_type="application/json").replace(
+        b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
+    )
+    async with ChatServer(page) as server:
+        shot = await one_shot(server.url, stream=False)
     assert (shot.ok, shot.output_tokens) == (True, 2)
 
 
 # --- who is contacted, and how -------------------------------------------------------------------------
 
 
-def test_requests_one_after_the_other_share_a_connection(run: Run) -> None:
-    async def scene() -> tuple[list[bool], int]:
-        async with ChatServer() as server, client_of(server.url) as client:
-            shots = [
-                await client.send(context(), ask(slot), time.monotonic()) for slot in range(20)
-            ]
-            return [shot.ok for shot in shots], server.connections
-
-    assert run(scene()) == ([True] * 20, 1)
+@pytest.mark.usefixtures("loop")
+async def test_requests_one_after_the_other_share_a_connection() -> None:
+    async with ChatServer() as server, client_of(server.url) as client:
+        shots = [await client.send(context(), ask(slot), time.monotonic()) for slot in range(20)]
+        found = [shot.ok for shot in shots], server.connections
+    assert found == ([True] * 20, 1)
 
 
-def test_connections_are_ready_before_the_load(run: Run) -> None:
-    async def scene() -> tuple[int, int]:
-        async with ChatServer() as server, client_of(server.url) as client:
-            await client.open_connections(8)
-            ready = server.connections
-            sends = (client.send(context(8), ask(slot), time.monotonic()) for slot in range(8))
-            assert all(shot.ok for shot in await asyncio.gather(*sends))
-            return ready, server.connections
+@pytest.mark.usefixtures("loop")
+async def test_connections_are_ready_before_the_load() -> None:
+    async with ChatServer() as server, client_of(server.url) as client:
+        await client.open_connections(8)
+        ready = server.connections
+        sends = (client.send(context(8), ask(slot), time.monotonic()) for slot in range(8))
+        assert all(shot.ok for shot in await asyncio.gather(*sends))
+        found = ready, server.connections
+    assert found == (8, 8)
 
-    assert run(scene()) == (8, 8)
 
-
-def test_the_body_is_what_the_ask_says_and_nothing_else_is_sent() -> None:
-    async def scene() -> ChatServer:
-        async with ChatServer() as server:
-            await one_shot(server.url)
-            return server
-
-    server = asyncio.run(scene())
+async def test_the_body_is_what_the_ask_says_and_nothing_else_is_sent() -> None:
+    async with ChatServer() as server:
+        await one_shot(server.url)
     assert server.asked() == [ask().body]
     [(method, path, headers)] = server.requests
     assert (method, path) == ("POST", CHAT)
@@ -270,63 +234,57 @@ def test_the_body_is_what_the_ask_says_and_nothing_else_is_sent() -> None:
     }
 
 
-def test_a_long_prompt_arrives_whole() -> None:
+async def test_a_long_prompt_arrives_whole() -> None:
     long = ask(text="x" * 1_000_000)
 
-    async def scene() -> tuple[bool, bool]:
-        async with ChatServer() as server, client_of(server.url) as client:
-            shot = await client.send(context(), long, time.monotonic())
-            return shot.ok, server.asked() == [long.body]
-
-    assert asyncio.run(scene()) == (True, True)
+    async with ChatServer() as server, client_of(server.url) as client:
+        shot = await client.send(context(), long, time.monotonic())
+        found = shot.ok, server.asked() == [long.body]
+    assert found == (True, True)
 
 
-def test_nobody_but_the_host_is_contacted(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    async def scene() -> tuple[list[str | None], list[str]]:
-        async with RawServer({}) as other, ChatServer() as server:
-            netrc = tmp_path / "netrc"
-            netrc.write_text("machine 127.0.0.1 login eve password secret\n")
-            monkeypatch.setenv("NETRC", str(netrc))
-            for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
-                monkeypatch.setenv(name, other.url)
-            away = http("", "307 Temporary Redirect", location=f"{other.url}{CHAT}")
-            kinds = [(await one_shot(server.url)).error_kind]
-            server.pages = dict.fromkeys(server.pages, away)
-            kinds.append((await one_shot(server.url)).error_kind)
-            async with client_of(server.url) as client:
-                for page in (client.models, client.numbers):
-                    with pytest.raises(PageError, match="answered 307"):
-                        await page()
-            assert not any("authorization" in headers for _, _, headers in server.requests)
-            return kinds, other.paths()
-
-    assert asyncio.run(scene()) == ([None, "http_307"], [])
-
-
-def test_no_cookie_is_kept() -> None:
-    async def scene() -> list[str]:
-        page = STREAM.replace(b"\r\n\r\n", b"\r\nset-cookie: seen=1; path=/\r\n\r\n", 1)
-        # by its name: aiohttp's own jar keeps no cookie of a bare address
-        async with (
-            ChatServer(page) as server,
-            client_of(server.url.replace("127.0.0.1", "localhost")) as client,
-        ):
-            for slot in range(2):
-                await client.send(context(), ask(slot), time.monotonic())
-            return [headers.get("cookie", "") for _, _, headers in server.requests]
-
-    assert asyncio.run(scene()) == ["", ""]
+async def test_nobody_but_the_host_is_contacted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    async with RawServer({}) as other, ChatServer() as server:
+        netrc = tmp_path / "netrc"
+        netrc.write_text("machine 127.0.0.1 login eve password secret\n")
+        monkeypatch.setenv("NETRC", str(netrc))
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
+            monkeypatch.setenv(name, other.url)
+        away = http("", "307 Temporary Redirect", location=f"{other.url}{CHAT}")
+        kinds = [(await one_shot(server.url)).error_kind]
+        server.pages = dict.fromkeys(server.pages, away)
+        kinds.append((await one_shot(server.url)).error_kind)
+        async with client_of(server.url) as client:
+            for page in (client.models, client.numbers):
+                with pytest.raises(PageError, match="answered 307"):
+                    await page()
+        assert not any("authorization" in headers for _, _, headers in server.requests)
+        found = kinds, other.paths()
+    assert found == ([None, "http_307"], [])
 
 
-def test_a_host_below_a_path_is_asked_below_it() -> None:
-    async def scene() -> tuple[bool, list[str]]:
-        pages = {f"/team{CHAT}": STREAM, "/team/v1/models": models_page({"id": "tiny"})}
-        async with RawServer(pages) as server, client_of(f"{server.url}/team") as client:
-            await client.models()
-            shot = await client.send(context(), ask(), time.monotonic())
-            return shot.ok, server.paths()
+async def test_no_cookie_is_kept() -> None:
+    page = STREAM.replace(b"\r\n\r\n", b"\r\nset-cookie: seen=1; path=/\r\n\r\n", 1)
+    # by its name: aiohttp's own jar keeps no cookie of a bare address
+    async with (
+        ChatServer(page) as server,
+        client_of(server.url.replace("127.0.0.1", "localhost")) as client,
+    ):
+        for slot in range(2):
+            await client.send(context(), ask(slot), time.monotonic())
+        found = [headers.get("cookie", "") for _, _, headers in server.requests]
+    assert found == ["", ""]
 
-    assert asyncio.run(scene()) == (True, ["/team/v1/models", f"/team{CHAT}"])
+
+async def test_a_host_below_a_path_is_asked_below_it() -> None:
+    pages = {f"/team{CHAT}": STREAM, "/team/v1/models": models_page({"id": "tiny"})}
+    async with RawServer(pages) as server, client_of(f"{server.url}/team") as client:
+        await client.models()
+        shot = await client.send(context(), ask(), time.monotonic())
+        found = shot.ok, server.paths()
+    assert found == (True, ["/team/v1/models", f"/team{CHAT}"])
 
 
 def has_ipv6() -> bool:
@@ -341,23 +299,20 @@ def has_ipv6() -> bool:
 @pytest.mark.skipif(
     not has_ipv6(), reason="no `::1` here: `sysctl net.ipv6.conf.lo.disable_ipv6=0`"
 )
-def test_a_host_with_an_ipv6_address_is_asked(run: Run) -> None:
-    async def scene() -> tuple[bool, bool]:
-        async with RawServer({CHAT: STREAM}, address="::1") as server:
-            assert server.url.startswith("http://[::1]:")
-            async with client_of(server.url) as client:
-                return (await one_shot(server.url)).ok, await client.rtt_ms() is not None
+@pytest.mark.usefixtures("loop")
+async def test_a_host_with_an_ipv6_address_is_asked() -> None:
+    async with RawServer({CHAT: STREAM}, address="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        async with client_of(server.url) as client:
+            found = (await one_shot(server.url)).ok, await client.rtt_ms() is not None
+    assert found == (True, True)
 
-    assert run(scene()) == (True, True)
 
-
-def test_a_name_is_tried_at_each_of_its_addresses() -> None:
+async def test_a_name_is_tried_at_each_of_its_addresses() -> None:
     """`localhost` is often `::1` first, where nothing listens."""
 
-    async def scene() -> tuple[bool, bool]:
-        async with ChatServer() as server:
-            url = server.url.replace("127.0.0.1", "localhost")
-            async with client_of(url) as client:
-                return (await one_shot(url)).ok, await client.rtt_ms() is not None
-
-    assert asyncio.run(scene()) == (True, True)
+    async with ChatServer() as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        async with client_of(url) as client:
+            found = (await one_shot(url)).ok, await client.rtt_ms() is not None
+    assert found == (True, True)

@@ -12,7 +12,6 @@ from support.chat import (
     LAST,
     STREAM,
     ChatServer,
-    Run,
     ask,
     client_of,
     context,
@@ -37,15 +36,12 @@ def json_error(status: str, message: str) -> bytes:
 
 
 @pytest.mark.parametrize("padding", range(276, 290))
-def test_a_key_that_the_host_repeats_does_not_reach_a_shot(padding: int) -> None:
+async def test_a_key_that_the_host_repeats_does_not_reach_a_shot(padding: int) -> None:
     """Not even the part that is left where its sentence is cut, after 299 characters."""
 
-    async def scene() -> RequestRecord:
-        said = "x" * padding + f" {KEY} and more"
-        async with ChatServer(json_error("401 Unauthorized", said)) as server:
-            return await one_shot(server.url, key=KEY)
-
-    shot = asyncio.run(scene())
+    said = "x" * padding + f" {KEY} and more"
+    async with ChatServer(json_error("401 Unauthorized", said)) as server:
+        shot = await one_shot(server.url, key=KEY)
     assert shot.error_kind == "http_401"
     assert shot.error is not None
     assert "sk-p" not in shot.error
@@ -53,7 +49,7 @@ def test_a_key_that_the_host_repeats_does_not_reach_a_shot(padding: int) -> None
 
 
 @pytest.mark.parametrize("place", ["model", "id", "finish_reason", "x-cache", "not HTTP"])
-def test_a_key_is_taken_out_wherever_it_is_repeated(place: str) -> None:
+async def test_a_key_is_taken_out_wherever_it_is_repeated(place: str) -> None:
     page = {
         "model": HEAD + event({"delta": {"content": "a"}, "finish_reason": "stop"}, model=KEY),
         "id": HEAD + event({"delta": {"content": "a"}, "finish_reason": "stop"}, id=KEY),
@@ -63,29 +59,24 @@ def test_a_key_is_taken_out_wherever_it_is_repeated(place: str) -> None:
     }[place]
     whole = page if page.endswith(LAST) or place == "not HTTP" else page + DONE + LAST
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(whole) as server:
-            return await one_shot(server.url, key=KEY)
-
-    shot = asyncio.run(scene())
+    async with ChatServer(whole) as server:
+        shot = await one_shot(server.url, key=KEY)
     assert "***" in repr(shot)
     assert "sk-p" not in repr(shot)
 
 
-def test_the_key_goes_to_the_api_and_to_metrics_only_where_it_is_wanted() -> None:
-    async def scene() -> list[tuple[str, str | None]]:
-        async with ChatServer() as server, client_of(server.url, key=KEY) as client:
-            await client.models()
-            await client.numbers()
-            await client.send(context(), ask(), time.monotonic())
-            server.pages["/metrics"] = http("who are you?", "401 Unauthorized")
-            for _ in range(2):
-                with pytest.raises(PageError, match="answered 401"):
-                    await client.numbers()
-            return [(path, headers.get("authorization")) for _, path, headers in server.requests]
-
+async def test_the_key_goes_to_the_api_and_to_metrics_only_where_it_is_wanted() -> None:
+    async with ChatServer() as server, client_of(server.url, key=KEY) as client:
+        await client.models()
+        await client.numbers()
+        await client.send(context(), ask(), time.monotonic())
+        server.pages["/metrics"] = http("who are you?", "401 Unauthorized")
+        for _ in range(2):
+            with pytest.raises(PageError, match="answered 401"):
+                await client.numbers()
+        found = [(path, headers.get("authorization")) for _, path, headers in server.requests]
     bearer = f"Bearer {KEY}"
-    assert asyncio.run(scene()) == [
+    assert found == [
         ("/v1/models", bearer),
         ("/metrics", None),
         (CHAT, bearer),
@@ -95,19 +86,16 @@ def test_the_key_goes_to_the_api_and_to_metrics_only_where_it_is_wanted() -> Non
     ]
 
 
-def test_a_key_in_a_page_does_not_reach_what_is_told_of_it() -> None:
+async def test_a_key_in_a_page_does_not_reach_what_is_told_of_it() -> None:
     page = http(f'{{"data": [{{"id": "tiny", "root": "for {KEY}"}}]}}')
 
-    async def scene() -> tuple[str | None, str]:
-        pages = {"/v1/models": page}
-        async with RawServer(pages) as server, client_of(server.url, key=KEY) as client:
-            [model] = await client.models()
-            server.pages["/v1/models"] = f"{KEY}\r\n\r\n".encode()
-            with pytest.raises(PageError) as raised:
-                await client.models()
-            return model.root, str(raised.value)
-
-    root, error = asyncio.run(scene())
+    pages = {"/v1/models": page}
+    async with RawServer(pages) as server, client_of(server.url, key=KEY) as client:
+        [model] = await client.models()
+        server.pages["/v1/models"] = f"{KEY}\r\n\r\n".encode()
+        with pytest.raises(PageError) as raised:
+            await client.models()
+        root, error = model.root, str(raised.value)
     assert root == "for ***"
     assert "sk-p" not in error
 
@@ -122,17 +110,16 @@ async def two_shots(server: RawServer) -> tuple[RequestRecord, RequestRecord]:
         return first, await client.send(context(), ask(1), time.monotonic())
 
 
-def test_a_host_that_ends_each_connection_unannounced_is_asked_over_new_ones(run: Run) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_a_host_that_ends_each_connection_unannounced_is_asked_over_new_ones() -> None:
     async def answer(writer: asyncio.StreamWriter) -> bool:
         writer.write(STREAM)
         return False
 
-    async def scene() -> tuple[list[str | None], int]:
-        async with ChatServer(answer) as server, client_of(server.url) as client:
-            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(30)]
-            return [shot.error for shot in shots], server.connections
-
-    assert run(scene()) == ([None] * 30, 30)
+    async with ChatServer(answer) as server, client_of(server.url) as client:
+        shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(30)]
+        found = [shot.error for shot in shots], server.connections
+    assert found == ([None] * 30, 30)
 
 
 class ClosesOnTheSecond(ChatServer):
@@ -151,47 +138,40 @@ class ClosesOnTheSecond(ChatServer):
         return True
 
 
-def test_a_request_that_crosses_the_end_of_an_idle_connection_is_sent_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_a_request_that_crosses_the_end_of_an_idle_connection_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
 
-    async def scene() -> tuple[RequestRecord, int, int]:
-        async with ClosesOnTheSecond() as server:
-            _, second = await two_shots(server)
-            return second, len(server.asked()), server.connections
-
-    second, asked, connections = run(scene())
+    async with ClosesOnTheSecond() as server:
+        _, second = await two_shots(server)
+        asked, connections = len(server.asked()), server.connections
     assert (second.ok, second.error) == (True, None)
     assert (asked, connections) == (3, 2)
 
 
-def test_a_busy_connection_that_ends_is_the_hosts_failure(run: Run) -> None:
-    async def scene() -> tuple[RequestRecord, int]:
-        async with ClosesOnTheSecond() as server:
-            _, second = await two_shots(server)
-            return second, len(server.asked())
-
-    second, asked = run(scene())
+@pytest.mark.usefixtures("loop")
+async def test_a_busy_connection_that_ends_is_the_hosts_failure() -> None:
+    async with ClosesOnTheSecond() as server:
+        _, second = await two_shots(server)
+        asked = len(server.asked())
     assert (second.ok, second.error_kind, asked) == (False, "cut", 2)
 
 
-def test_a_request_that_the_host_had_for_long_is_not_sent_again(
+async def test_a_request_that_the_host_had_for_long_is_not_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
     monkeypatch.setattr("toolkit.bench.client.CROSSING_S", 0.0)
 
-    async def scene() -> tuple[RequestRecord, int]:
-        async with ClosesOnTheSecond() as server:
-            _, second = await two_shots(server)
-            return second, len(server.asked())
-
-    second, asked = asyncio.run(scene())
+    async with ClosesOnTheSecond() as server:
+        _, second = await two_shots(server)
+        asked = len(server.asked())
     assert (second.ok, second.error_kind, asked) == (False, "cut", 2)
 
 
-def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
 
     async def begin(writer: asyncio.StreamWriter) -> bool:
@@ -200,32 +180,28 @@ def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyP
         writer.transport.abort()
         return False
 
-    async def scene() -> tuple[RequestRecord, int]:
-        async with ChatServer() as server, client_of(server.url) as client:
-            await client.send(context(), ask(0), time.monotonic())
-            server.pages[CHAT] = begin
-            return await client.send(context(), ask(1), time.monotonic()), len(server.asked())
-
-    second, asked = asyncio.run(scene())
+    async with ChatServer() as server, client_of(server.url) as client:
+        await client.send(context(), ask(0), time.monotonic())
+        server.pages[CHAT] = begin
+        second, asked = await client.send(context(), ask(1), time.monotonic()), len(server.asked())
     assert (second.ok, asked) == (False, 2)
 
 
-def test_a_new_connection_gets_no_second_chance(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_a_new_connection_gets_no_second_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
 
-    async def scene() -> tuple[RequestRecord, int]:
-        async def close(_: asyncio.StreamWriter) -> bool:
-            return False
+    async def close(_: asyncio.StreamWriter) -> bool:
+        return False
 
-        async with ChatServer(close) as server:
-            return await one_shot(server.url), len(server.asked())
-
-    shot, asked = run(scene())
+    async with ChatServer(close) as server:
+        shot, asked = await one_shot(server.url), len(server.asked())
     assert (shot.ok, shot.error_kind, asked) == (False, "cut", 1)
 
 
-def test_a_host_that_went_away_is_not_asked_again_and_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_a_host_that_went_away_is_not_asked_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection of the request before was idle; this one's is refused."""
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
@@ -234,13 +210,11 @@ def test_a_host_that_went_away_is_not_asked_again_and_again(
         writer.write(STREAM)
         return False
 
-    async def scene() -> list[str | None]:
-        async with ChatServer() as server, client_of(server.url, timeout_s=2.0) as client:
-            shots = [await client.send(context(), ask(0), time.monotonic())]
-            server.pages[CHAT] = close
-            shots.append(await client.send(context(), ask(1), time.monotonic()))
-            await server.__aexit__(None, None, None)
-            shots.append(await client.send(context(), ask(2), time.monotonic()))
-            return [shot.error_kind for shot in shots]
-
-    assert run(scene()) == [None, None, "connect"]
+    async with ChatServer() as server, client_of(server.url, timeout_s=2.0) as client:
+        shots = [await client.send(context(), ask(0), time.monotonic())]
+        server.pages[CHAT] = close
+        shots.append(await client.send(context(), ask(1), time.monotonic()))
+        await server.__aexit__(None, None, None)
+        shots.append(await client.send(context(), ask(2), time.monotonic()))
+        found = [shot.error_kind for shot in shots]
+    assert found == [None, None, "connect"]

@@ -158,16 +158,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_a_host_that_misbehaves_gets_its_kind_of_failure(what: str) -> None:
     page, kind, status, sentence = FAULTS[what]
 
-    async def scene() -> tuple[RequestRecord, RequestRecord]:
-        async with ChatServer(page) as server, client_of(server.url) as client:
-            bad = await client.send(context(), ask(0), time.monotonic())
-            server.pages[CHAT] = STREAM
-            return bad, await client.send(context(), ask(1), time.monotonic())
-
-    bad, good = run(scene())
+    async with ChatServer(page) as server, client_of(server.url) as client:
+        bad = await client.send(context(), ask(0), time.monotonic())
+        server.pages[CHAT] = STREAM
+        good = await client.send(context(), ask(1), time.monotonic())
     assert (bad.ok, bad.error_kind, bad.status_code) == (False, kind, status)
     assert bad.error
     assert bad.error.startswith(sentence)
@@ -187,41 +185,34 @@ def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) ->
     ],
     ids=["closes", "resets", "garbles", "never ends"],
 )
-def test_what_comes_after_the_end_mark_breaks_no_answer(run: Run, page: Misbehave) -> None:
-    async def scene() -> tuple[list[RequestRecord], int]:
-        async with ChatServer(page) as server, client_of(server.url) as client:
-            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(2)]
-            return shots, server.connections
-
-    shots, connections = run(scene())
+@pytest.mark.usefixtures("loop")
+async def test_what_comes_after_the_end_mark_breaks_no_answer(page: Misbehave) -> None:
+    async with ChatServer(page) as server, client_of(server.url) as client:
+        shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(2)]
+        connections = server.connections
     assert [(shot.ok, shot.output_tokens, shot.error) for shot in shots] == [(True, 2, None)] * 2
     # such a connection is not used again
     assert connections == 2
 
 
-def test_the_wait_for_the_bodys_end_is_nobodys_latency() -> None:
-    async def scene() -> RequestRecord:
-        async with ChatServer(writes(STREAM.removesuffix(LAST), stays=True)) as server:
-            began_s = time.monotonic()
-            shot = await one_shot(server.url)
-            # else there was no wait, and this test could not fail
-            assert time.monotonic() - began_s >= 0.05
-            return shot
-
-    shot = asyncio.run(scene())
+async def test_the_wait_for_the_bodys_end_is_nobodys_latency() -> None:
+    async with ChatServer(writes(STREAM.removesuffix(LAST), stays=True)) as server:
+        began_s = time.monotonic()
+        shot = await one_shot(server.url)
+        # else there was no wait, and this test could not fail
+        assert time.monotonic() - began_s >= 0.05
     assert shot.ok
     # all bytes came in one read
     assert shot.took_ms == shot.e2e_ms
 
 
-def test_an_answer_may_end_with_its_connection(run: Run) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_an_answer_may_end_with_its_connection() -> None:
     head = JSON_HEAD + b"connection: close\r\n\r\n"
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(writes(head + WHOLE[:20].encode(), WHOLE[20:].encode())) as server:
-            return await one_shot(server.url, stream=False)
-
-    assert run(scene()).ok
+    async with ChatServer(writes(head + WHOLE[:20].encode(), WHOLE[20:].encode())) as server:
+        found = await one_shot(server.url, stream=False)
+    assert found.ok
 
 
 # --- hosts that hang -----------------------------------------------------------------------------------
@@ -237,16 +228,14 @@ HANGS = {
 
 
 @pytest.mark.parametrize("what", HANGS)
-def test_a_host_that_hangs_is_given_up(run: Run, what: str) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_a_host_that_hangs_is_given_up(what: str) -> None:
     page, status = HANGS[what]
 
-    async def scene() -> tuple[RequestRecord, RequestRecord]:
-        async with ChatServer(page) as server, client_of(server.url, timeout_s=0.6) as client:
-            bad = await client.send(context(), ask(0), time.monotonic())
-            server.pages[CHAT] = STREAM
-            return bad, await client.send(context(), ask(1), time.monotonic())
-
-    bad, good = run(scene())
+    async with ChatServer(page) as server, client_of(server.url, timeout_s=0.6) as client:
+        bad = await client.send(context(), ask(0), time.monotonic())
+        server.pages[CHAT] = STREAM
+        good = await client.send(context(), ask(1), time.monotonic())
     assert (bad.ok, bad.error_kind, bad.status_code) == (False, "timeout", status)
     assert bad.error == "no whole answer within 0.6 s"
     assert bad.took_ms is not None
@@ -254,25 +243,22 @@ def test_a_host_that_hangs_is_given_up(run: Run, what: str) -> None:
     assert good.ok, good.error
 
 
-def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
+async def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
     async def drip(writer: asyncio.StreamWriter) -> bool:
         writer.write(HEAD)
         while True:
             writer.write(token("drop"))
             await asyncio.sleep(0.01)
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(drip) as server:
-            return await one_shot(server.url, timeout_s=0.6)
-
-    shot = asyncio.run(scene())
+    async with ChatServer(drip) as server:
+        shot = await one_shot(server.url, timeout_s=0.6)
     assert (shot.ok, shot.error_kind) == (False, "timeout")
     assert shot.ttft_ms is not None
     assert shot.token_chunks is not None
     assert shot.token_chunks >= 2
 
 
-def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.protocol.completion.MAX_BODY_BYTES", 2**20)
 
     poured = 0
@@ -286,30 +272,25 @@ def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             await writer.drain()
         return False
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(pour) as server:
-            return await one_shot(server.url, timeout_s=60.0)
-
-    shot = asyncio.run(scene())
+    async with ChatServer(pour) as server:
+        shot = await one_shot(server.url, timeout_s=60.0)
     assert (shot.ok, shot.error_kind) == (False, "too_large")
     # the rest was not read
     assert poured < 32 * 2**20
 
 
-def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.protocol.completion.MAX_BODY_BYTES", 2**20)
     bomb = http(gzip.compress(bytes(64 * 2**20))).replace(
         b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
     )
 
-    async def scene() -> RequestRecord:
-        async with ChatServer(bomb) as server:
-            return await one_shot(server.url)
-
-    assert asyncio.run(scene()).error_kind == "too_large"
+    async with ChatServer(bomb) as server:
+        found = await one_shot(server.url)
+    assert found.error_kind == "too_large"
 
 
-def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
+async def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
     """Its refusal is here while most of a long prompt is not yet sent."""
 
     over = asyncio.Event()
@@ -321,30 +302,24 @@ def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
         await over.wait()
         writer.transport.abort()
 
-    async def scene() -> RequestRecord:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with client_of(url, timeout_s=60.0) as client:
-            shot = await client.send(context(), ask(text="x" * 30_000_000), time.monotonic())
-        over.set()
-        await turns()
-        server.close()
-        return shot
-
-    shot = asyncio.run(scene())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with client_of(url, timeout_s=60.0) as client:
+        shot = await client.send(context(), ask(text="x" * 30_000_000), time.monotonic())
+    over.set()
+    await turns()
+    server.close()
     assert (shot.error_kind, shot.error) == ("http_413", "too long")
 
 
 # --- hosts that are not there --------------------------------------------------------------------------
 
 
-def test_a_host_that_refuses_connections_says_so(run: Run) -> None:
-    async def scene() -> RequestRecord:
-        with socket.socket() as bound:  # bound and not listening: nobody else gets the port
-            bound.bind(("127.0.0.1", 0))
-            return await one_shot(f"http://127.0.0.1:{bound.getsockname()[1]}")
-
-    shot = run(scene())
+@pytest.mark.usefixtures("loop")
+async def test_a_host_that_refuses_connections_says_so() -> None:
+    with socket.socket() as bound:  # bound and not listening: nobody else gets the port
+        bound.bind(("127.0.0.1", 0))
+        shot = await one_shot(f"http://127.0.0.1:{bound.getsockname()[1]}")
     assert (shot.ok, shot.error_kind) == (False, "connect")
     assert shot.error == "no connection: connection refused"
     # it was tried: that is no request which never left
@@ -352,7 +327,7 @@ def test_a_host_that_refuses_connections_says_so(run: Run) -> None:
 
 
 def test_a_host_that_accepts_nobody_is_not_connected(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    loop: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.CONNECT_TIMEOUT_S", 0.2)
 
@@ -370,6 +345,6 @@ def test_a_host_that_accepts_nobody_is_not_connected(
                 for each in waiting:
                     each.close()
 
-    shot = run(scene())
+    shot = loop(scene())
     assert (shot.ok, shot.error_kind) == (False, "connect")
     assert shot.error == "no connection within 0.2 s"

@@ -9,7 +9,6 @@ import trustme
 from support.chat import (
     CHAT,
     STREAM,
-    Run,
     ask,
     client_of,
     context,
@@ -21,7 +20,6 @@ from support.chat import (
 from support.raw_server import RawServer, http, recorded
 
 from toolkit.bench.client import MAX_PAGE_BYTES, PageError
-from toolkit.records import RequestRecord
 
 # --- TLS -----------------------------------------------------------------------------------------------
 
@@ -38,50 +36,44 @@ def server_side(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-def test_a_private_authority_can_be_trusted(
-    run: Run, authority: trustme.CA, server_side: ssl.SSLContext
+@pytest.mark.usefixtures("loop")
+async def test_a_private_authority_can_be_trusted(
+    authority: trustme.CA, server_side: ssl.SSLContext
 ) -> None:
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
 
-    async def scene() -> tuple[list[RequestRecord], float | None, int]:
-        async with (
-            RawServer({CHAT: STREAM}, tls=server_side) as server,
-            client_of(server.url, tls=trusting) as client,
-        ):
-            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(3)]
-            asked = server.connections
-            return shots, await client.rtt_ms(), asked
-
-    shots, rtt_ms, connections = run(scene())
+    async with (
+        RawServer({CHAT: STREAM}, tls=server_side) as server,
+        client_of(server.url, tls=trusting) as client,
+    ):
+        shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(3)]
+        asked = server.connections
+        rtt_ms, connections = await client.rtt_ms(), asked
     assert [(shot.ok, shot.output_tokens, shot.error) for shot in shots] == [(True, 2, None)] * 3
     assert rtt_ms is not None
     assert connections == 1
 
 
-def test_an_unknown_authority_is_a_fault_of_tls(run: Run, server_side: ssl.SSLContext) -> None:
-    async def scene() -> RequestRecord:
-        async with RawServer({CHAT: STREAM}, tls=server_side) as server:
-            return await one_shot(server.url)
-
-    shot = run(scene())
+@pytest.mark.usefixtures("loop")
+async def test_an_unknown_authority_is_a_fault_of_tls(server_side: ssl.SSLContext) -> None:
+    async with RawServer({CHAT: STREAM}, tls=server_side) as server:
+        shot = await one_shot(server.url)
     assert (shot.ok, shot.error_kind) == (False, "tls")
     assert shot.error is not None
     assert "certificate not trusted" in shot.error
 
 
-def test_a_port_without_tls_says_so(run: Run) -> None:
-    async def scene() -> RequestRecord:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.write(http("Invalid HTTP request received.", "400 Bad Request"))
-            await reader.read()  # until the other side ends it
-            writer.close()
+@pytest.mark.usefixtures("loop")
+async def test_a_port_without_tls_says_so() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(http("Invalid HTTP request received.", "400 Bad Request"))
+        await reader.read()  # until the other side ends it
+        writer.close()
 
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            return await one_shot(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
-    shot = run(scene())
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        shot = await one_shot(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert (shot.ok, shot.error_kind) == (False, "tls")
     assert shot.error == "the port does not speak TLS; write `http://` if it is a plain one"
 
@@ -89,7 +81,7 @@ def test_a_port_without_tls_says_so(run: Run) -> None:
 # --- pages ---------------------------------------------------------------------------------------------
 
 
-def test_models_are_read_as_the_host_lists_them() -> None:
+async def test_models_are_read_as_the_host_lists_them() -> None:
     odd = [
         {"id": "base", "root": "org/Base", "max_model_len": 4096},
         {"id": "bare"},
@@ -101,12 +93,10 @@ def test_models_are_read_as_the_host_lists_them() -> None:
         {"id": "x" * 301},
     ]
 
-    async def scene() -> list[tuple[str, str | None, int | None]]:
-        pages = {"/v1/models": models_page(*odd)}
-        async with RawServer(pages) as server, client_of(server.url) as client:
-            return [(each.id, each.root, each.max_model_len) for each in await client.models()]
-
-    assert asyncio.run(scene()) == [
+    pages = {"/v1/models": models_page(*odd)}
+    async with RawServer(pages) as server, client_of(server.url) as client:
+        found = [(each.id, each.root, each.max_model_len) for each in await client.models()]
+    assert found == [
         ("base", "org/Base", 4096),
         ("bare", None, None),
         ("odd", None, None),
@@ -138,47 +128,38 @@ NOT_A_LIST = "`/v1/models` is not the list that OpenAI's API has"
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_models_page_that_is_none_says_why(page: bytes, error: str, answered: bool) -> None:
-    async def scene() -> PageError:
-        async with RawServer({"/v1/models": page}) as server, client_of(server.url) as client:
-            with pytest.raises(PageError) as raised:
-                await client.models()
-            return raised.value
-
-    found = asyncio.run(scene())
+async def test_a_models_page_that_is_none_says_why(page: bytes, error: str, answered: bool) -> None:
+    async with RawServer({"/v1/models": page}) as server, client_of(server.url) as client:
+        with pytest.raises(PageError) as raised:
+            await client.models()
+        found = raised.value
     assert str(found).startswith(error)
     assert found.answered is answered
 
 
-def test_a_page_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.client.PAGE_TIMEOUT_S", 0.05)
 
-    async def scene() -> PageError:
-        async with RawServer({"/v1/models": hang}) as server, client_of(server.url) as client:
-            with pytest.raises(PageError) as raised:
-                await client.models()
-            return raised.value
-
-    found = asyncio.run(scene())
+    async with RawServer({"/v1/models": hang}) as server, client_of(server.url) as client:
+        with pytest.raises(PageError) as raised:
+            await client.models()
+        found = raised.value
     assert (str(found), found.answered) == ("`/v1/models` did not finish within 0.05 s", False)
 
 
-def test_counters_are_read_and_a_long_page_is_read_beside_the_streams() -> None:
+async def test_counters_are_read_and_a_long_page_is_read_beside_the_streams() -> None:
     page = recorded("metrics_after_load.txt")
     long = page + b"# HELP padding\n" * 30_000  # 450 KB: past what is read between two tokens
 
-    async def scene() -> list[tuple[float | None, float | None]]:
-        found = []
-        for body in (page, long):
-            async with (
-                RawServer({"/metrics": http(body, content_type="text/plain")}) as server,
-                client_of(server.url) as client,
-            ):
-                numbers = await client.numbers()
-                found.append((numbers.requests_total, numbers.generation_tokens_total))
-        return found
-
-    short, padded = asyncio.run(scene())
+    found = []
+    for body in (page, long):
+        async with (
+            RawServer({"/metrics": http(body, content_type="text/plain")}) as server,
+            client_of(server.url) as client,
+        ):
+            numbers = await client.numbers()
+            found.append((numbers.requests_total, numbers.generation_tokens_total))
+    short, padded = found
     assert short == padded
     assert None not in short
 
@@ -193,34 +174,29 @@ def test_counters_are_read_and_a_long_page_is_read_beside_the_streams() -> None:
     ],
     ids=["absent", "html", "huge", "refused"],
 )
-def test_a_metrics_page_that_is_none_says_why(page: bytes, most_bytes: int, error: str) -> None:
-    async def scene() -> str:
-        async with RawServer({"/metrics": page}) as server, client_of(server.url) as client:
-            with pytest.raises(PageError) as raised:
-                await client.numbers(most_bytes=most_bytes)
-            return str(raised.value)
+async def test_a_metrics_page_that_is_none_says_why(
+    page: bytes, most_bytes: int, error: str
+) -> None:
+    async with RawServer({"/metrics": page}) as server, client_of(server.url) as client:
+        with pytest.raises(PageError) as raised:
+            await client.numbers(most_bytes=most_bytes)
+        found = str(raised.value)
+    assert found == error
 
-    assert asyncio.run(scene()) == error
 
-
-def test_the_round_trip_is_a_handshake_and_asks_nothing() -> None:
-    async def scene() -> tuple[float | None, int, list[str]]:
-        async with RawServer({}) as server, client_of(server.url) as client:
-            rtt_ms = await client.rtt_ms()
-            await until(lambda: server.connections >= 3)
-            return rtt_ms, server.connections, server.paths()
-
-    rtt_ms, connections, paths = asyncio.run(scene())
+async def test_the_round_trip_is_a_handshake_and_asks_nothing() -> None:
+    async with RawServer({}) as server, client_of(server.url) as client:
+        rtt_ms = await client.rtt_ms()
+        await until(lambda: server.connections >= 3)
+        connections, paths = server.connections, server.paths()
     assert rtt_ms is not None
     assert rtt_ms > 0
     assert (connections, paths) == (3, [])
 
 
-def test_a_host_that_is_not_there_has_no_round_trip() -> None:
-    async def scene() -> float | None:
-        async with RawServer({}) as server:
-            url = server.url
-        async with client_of(url) as client:
-            return await client.rtt_ms()
-
-    assert asyncio.run(scene()) is None
+async def test_a_host_that_is_not_there_has_no_round_trip() -> None:
+    async with RawServer({}) as server:
+        url = server.url
+    async with client_of(url) as client:
+        found = await client.rtt_ms()
+    assert found is None

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
-from support.chat import Run, ask, client_of, context, one_shot
+from support.chat import ask, client_of, context, one_shot
 
 from toolkit.bench.connections import CachedResolver, TimedConnection, addresses
 
@@ -72,46 +72,38 @@ class Body(Inner):
         self.content.feed_data(data)
 
 
-def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
+async def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
     fed: list[tuple[bytes, float]] = []
 
     def feed(data: bytes, at: float) -> bool:
         fed.append((data, at))
         return len(fed) < 3
 
-    async def scene() -> list[tuple[int, float]]:
-        body = Body()
-        timed = TimedConnection(body)
-        timed.data_received(b"early")
-        moments = [(0, timed.read_s)]
-        pouring = asyncio.create_task(timed.pour(body.content, feed))
-        await asyncio.sleep(0)
-        for piece in (b"one", b"two", b"too many"):
-            timed.data_received(piece)
-            moments.append((len(fed), timed.read_s))  # nobody else had a turn
-        await pouring
-        return moments
-
-    moments = asyncio.run(scene())
+    body = Body()
+    timed = TimedConnection(body)
+    timed.data_received(b"early")
+    moments = [(0, timed.read_s)]
+    pouring = asyncio.create_task(timed.pour(body.content, feed))
+    await asyncio.sleep(0)
+    for piece in (b"one", b"two", b"too many"):
+        timed.data_received(piece)
+        moments.append((len(fed), timed.read_s))  # nobody else had a turn
+    await pouring
     assert [data for data, _ in fed] == [b"early", b"one", b"two"]
     assert [count for count, _ in moments] == [0, 2, 3, 3]
     assert [at for _, at in fed] == [at for _, at in moments[:3]]
 
 
-def test_a_body_ends_with_its_end() -> None:
-    async def scene() -> list[bytes]:
-        body, fed = Body(), []
-        timed = TimedConnection(body)
-        pouring = asyncio.create_task(
-            timed.pour(body.content, lambda data, _: not fed.append(data))
-        )
-        await asyncio.sleep(0)
-        timed.data_received(b"all")
-        body.content.feed_eof()
-        await pouring
-        return fed
-
-    assert asyncio.run(scene()) == [b"all"]
+async def test_a_body_ends_with_its_end() -> None:
+    body, fed = Body(), []
+    timed = TimedConnection(body)
+    pouring = asyncio.create_task(timed.pour(body.content, lambda data, _: not fed.append(data)))
+    await asyncio.sleep(0)
+    timed.data_received(b"all")
+    body.content.feed_eof()
+    await pouring
+    found = fed
+    assert found == [b"all"]
 
 
 @pytest.mark.parametrize("broken", ["lost", "lost before", "told", "ours"])
@@ -164,8 +156,9 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return known
 
 
-def test_addresses_are_found_and_missing_names_are_told(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_addresses_are_found_and_missing_names_are_told(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = socket.getaddrinfo
 
@@ -176,64 +169,53 @@ def test_addresses_are_found_and_missing_names_are_told(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
 
-    async def scene() -> tuple[list[str], list[str]]:
-        known = [address for _, address in await addresses("127.0.0.1", 80)]
-        errors = []
-        for name in ("missing.test", "a" * 70 + ".test"):
-            with pytest.raises(OSError, match=r"known|idna") as raised:
-                await addresses(name, 80)
-            errors.append(type(raised.value).__name__)
-        return known, errors
-
-    known, errors = run(scene())
+    known = [address for _, address in await addresses("127.0.0.1", 80)]
+    errors = []
+    for name in ("missing.test", "a" * 70 + ".test"):
+        with pytest.raises(OSError, match=r"known|idna") as raised:
+            await addresses(name, 80)
+        errors.append(type(raised.value).__name__)
     assert known == ["127.0.0.1"]
     assert errors == ["gaierror", "OSError"]
 
 
-def test_many_dead_names_make_nobody_wait(run: Run, slow_names: threading.Event) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_many_dead_names_make_nobody_wait(slow_names: threading.Event) -> None:
     """asyncio's own pool has 6 threads on two cores."""
 
-    async def scene() -> list[str]:
-        dead = [asyncio.create_task(addresses(f"host-{n}.test", 80)) for n in range(40)]
-        await asyncio.sleep(0)
-        found = [address for _, address in await addresses("127.0.0.1", 80)]
-        assert not any(task.done() for task in dead)
-        slow_names.set()
-        late = await asyncio.gather(*dead)
-        return found + [address for _, address in late[-1]]
-
-    assert run(scene()) == ["127.0.0.1", "127.0.0.1"]
+    dead = [asyncio.create_task(addresses(f"host-{n}.test", 80)) for n in range(40)]
+    await asyncio.sleep(0)
+    found = [address for _, address in await addresses("127.0.0.1", 80)]
+    assert not any(task.done() for task in dead)
+    slow_names.set()
+    late = await asyncio.gather(*dead)
+    seen = found + [address for _, address in late[-1]]
+    assert seen == ["127.0.0.1", "127.0.0.1"]
 
 
-def test_a_name_that_is_still_looked_up_holds_up_no_end(
-    run: Run, slow_names: threading.Event, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_a_name_that_is_still_looked_up_holds_up_no_end(
+    slow_names: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.CONNECT_TIMEOUT_S", 0.1)
 
-    async def scene() -> tuple[str | None, str | None]:
-        shot = await one_shot("http://slow.test:8000")
-        return shot.error_kind, shot.error
-
+    shot = await one_shot("http://slow.test:8000")
+    found = shot.error_kind, shot.error
     # it ends although the lookup does not: the event is set only afterwards
-    assert run(scene()) == ("connect", "no connection within 0.1 s")
+    assert found == ("connect", "no connection within 0.1 s")
     slow_names.set()
 
 
-def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def scene() -> str | None:
-        async with client_of("http://somewhere.test:8000") as client:
-            monkeypatch.setattr(threading.Thread, "start", start)
-            return (await client.send(context(), ask(), time.monotonic())).error
-
-    assert asyncio.run(scene()) == "no connection: this machine is out of threads for name lookups"
+    async with client_of("http://somewhere.test:8000") as client:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        found = (await client.send(context(), ask(), time.monotonic())).error
+    assert found == "no connection: this machine is out of threads for name lookups"
 
 
-def test_a_name_is_told_in_aiohttps_words() -> None:
-    async def scene() -> list[Any]:
-        return await CachedResolver().resolve("127.0.0.1", 8000, socket.AF_INET)
-
-    [found] = asyncio.run(scene())
+async def test_a_name_is_told_in_aiohttps_words() -> None:
+    [found] = await CachedResolver().resolve("127.0.0.1", 8000, socket.AF_INET)
     assert (found["host"], found["port"], found["family"]) == ("127.0.0.1", 8000, socket.AF_INET)

@@ -38,79 +38,68 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocks]:
         yield Clocks(patched)
 
 
-def test_a_loop_that_was_held_up_is_told() -> None:
-    async def scene() -> float | None:
-        health = Health()
-        health.start()
-        await turns()  # now it sleeps for 10 ms
-        hold_up(0.06)
-        await turns()
-        health.stop()
-        return health.fitness(None).loop_lag_p99_ms
-
-    lag_ms = asyncio.run(scene())
+async def test_a_loop_that_was_held_up_is_told() -> None:
+    health = Health()
+    health.start()
+    await turns()  # now it sleeps for 10 ms
+    hold_up(0.06)
+    await turns()
+    health.stop()
+    lag_ms = health.fitness(None).loop_lag_p99_ms
     # held up for 60 ms of which 10 ms were its own; a sketch is right within 1 %
     assert lag_ms is not None
     assert lag_ms >= 0.99 * 50
 
 
-def test_only_watched_stretches_count_and_all_of_them(clocks: Clocks) -> None:
-    async def scene() -> list[float | None]:
-        health = Health()
-        shares = [health.fitness(None).cpu_share]
-        health.start()
-        clocks.go_on(2.0, 1.0)
-        shares.append(health.fitness(None).cpu_share)
-        health.stop()
-        clocks.go_on(50.0, 50.0)  # nobody watches: making ready, another host's turn
-        shares.append(health.fitness(None).cpu_share)
-        health.start()
-        clocks.go_on(2.0, 2.0)
-        health.stop()
-        shares.append(health.fitness(None).cpu_share)
-        return shares
-
+async def test_only_watched_stretches_count_and_all_of_them(clocks: Clocks) -> None:
+    health = Health()
+    shares = [health.fitness(None).cpu_share]
+    health.start()
+    clocks.go_on(2.0, 1.0)
+    shares.append(health.fitness(None).cpu_share)
+    health.stop()
+    clocks.go_on(50.0, 50.0)  # nobody watches: making ready, another host's turn
+    shares.append(health.fitness(None).cpu_share)
+    health.start()
+    clocks.go_on(2.0, 2.0)
+    health.stop()
+    shares.append(health.fitness(None).cpu_share)
+    found = shares
     # 1 s of 2 s, and 3 s of 4 s
-    assert asyncio.run(scene()) == [None, 0.5, 0.5, 0.75]
+    assert found == [None, 0.5, 0.5, 0.75]
 
 
-def test_lateness_outlives_the_stretch_in_which_it_was_seen() -> None:
-    async def scene() -> float | None:
-        health = Health()
-        health.start()
-        await turns()
-        hold_up(0.06)
-        await turns()
-        health.stop()
-        health.start()
-        await turns()
-        health.stop()
-        return health.fitness(None).loop_lag_p99_ms
-
-    assert (asyncio.run(scene()) or 0.0) >= 0.99 * 50
+async def test_lateness_outlives_the_stretch_in_which_it_was_seen() -> None:
+    health = Health()
+    health.start()
+    await turns()
+    hold_up(0.06)
+    await turns()
+    health.stop()
+    health.start()
+    await turns()
+    health.stop()
+    found = health.fitness(None).loop_lag_p99_ms
+    assert (found or 0.0) >= 0.99 * 50
 
 
-def test_the_senders_lateness_is_judged_with_the_rest(clocks: Clocks) -> None:
-    async def scene() -> tuple[bool, bool]:
-        health = Health()
-        health.start()
-        clocks.go_on(1.0, 0.5)
-        health.stop()
-        return health.fitness(1.0).ok, health.fitness(60.0).ok
-
-    assert asyncio.run(scene()) == (True, False)
+async def test_the_senders_lateness_is_judged_with_the_rest(clocks: Clocks) -> None:
+    health = Health()
+    health.start()
+    clocks.go_on(1.0, 0.5)
+    health.stop()
+    found = health.fitness(1.0).ok, health.fitness(60.0).ok
+    assert found == (True, False)
 
 
-def test_nothing_watches_on_after_the_stop() -> None:
-    async def scene() -> int:
-        health = Health()
-        health.start()
-        health.start()
-        health.stop()
-        await turns()
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(scene()) == 1
+async def test_nothing_watches_on_after_the_stop() -> None:
+    health = Health()
+    health.start()
+    health.start()
+    health.stop()
+    await turns()
+    found = len(asyncio.all_tasks())
+    assert found == 1
 
 
 @pytest.fixture

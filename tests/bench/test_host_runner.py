@@ -33,27 +33,23 @@ def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ("listed", "wanted", "asked_for"),
     [(None, None, "one"), ("two", None, "two"), ("gone", None, "one"), ("one", "org/Two", "two")],
 )
-def test_requests_name_the_model_that_was_chosen(
+async def test_requests_name_the_model_that_was_chosen(
     listed: str | None, wanted: str | None, asked_for: str
 ) -> None:
-    async def scene() -> set[str]:
-        async with ChatServer(**{"/v1/models": TWO_MODELS}) as server:
-            await measured(runner_at(server.url, plan(), model=wanted, listed=listed))
-            return {body["model"] for body in server.asked()}
-
-    assert asyncio.run(scene()) == {asked_for}
+    async with ChatServer(**{"/v1/models": TWO_MODELS}) as server:
+        await measured(runner_at(server.url, plan(), model=wanted, listed=listed))
+        found = {body["model"] for body in server.asked()}
+    assert found == {asked_for}
 
 
 @pytest.mark.parametrize("listed", [None, "tiny"])
-def test_a_host_that_lists_no_models_is_asked_for_the_named_one(listed: str | None) -> None:
-    async def scene() -> tuple[str | None, int]:
-        async with ChatServer(**{"/v1/models": http("no", "403 Forbidden")}) as server:
-            runner = runner_at(server.url, plan(), listed=listed)
-            await measured(runner)
-            return runner.error, len(server.asked())
-
+async def test_a_host_that_lists_no_models_is_asked_for_the_named_one(listed: str | None) -> None:
+    async with ChatServer(**{"/v1/models": http("no", "403 Forbidden")}) as server:
+        runner = runner_at(server.url, plan(), listed=listed)
+        await measured(runner)
+        found = runner.error, len(server.asked())
     named = listed is not None
-    assert asyncio.run(scene()) == ((None, 8) if named else ("`/v1/models` answered 403", 0))
+    assert found == ((None, 8) if named else ("`/v1/models` answered 403", 0))
 
 
 # --- a host that is not there --------------------------------------------------------------------------
@@ -103,25 +99,22 @@ def test_a_dead_host_owes_one_wave_when_only_time_was_planned() -> None:
     assert len(asyncio.run(dead_runner(requests=None, duration_s=5.0, concurrency=3)).records) == 3
 
 
-def test_charging_lets_the_others_work_meanwhile() -> None:
-    async def scene() -> tuple[int, int]:
-        async with RawServer({}) as server:
-            url = server.url
-        runner = runner_at(url, plan(requests=200))
-        turns = 0
+async def test_charging_lets_the_others_work_meanwhile() -> None:
+    async with RawServer({}) as server:
+        url = server.url
+    runner = runner_at(url, plan(requests=200))
+    turns = 0
 
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += len(runner.records) > 0
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += len(runner.records) > 0
 
-        beside = asyncio.create_task(other())
-        await measured(runner)
-        beside.cancel()
-        return len(runner.records), turns
-
-    charged, turns = asyncio.run(scene())
+    beside = asyncio.create_task(other())
+    await measured(runner)
+    beside.cancel()
+    charged = len(runner.records)
     assert charged == 200
     assert turns >= 200
 
@@ -129,13 +122,10 @@ def test_charging_lets_the_others_work_meanwhile() -> None:
 # --- warm-up -------------------------------------------------------------------------------------------
 
 
-def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
-    async def scene() -> tuple[list[RequestRecord], list[str]]:
-        async with ChatServer() as server:
-            shots = await measured(runner_at(server.url, plan(warmup=10, requests=20)))
-            return shots, texts(server)
-
-    shots, said = asyncio.run(scene())
+async def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
+    async with ChatServer() as server:
+        shots = await measured(runner_at(server.url, plan(warmup=10, requests=20)))
+        said = texts(server)
     assert [shot.kind for shot in shots] == ["warmup"] * 10 + ["unique"] * 20
     warm, counted = unmarked(said[:10]), unmarked(said[10:])
     assert set(warm) <= set(WARMUP_PROMPTS)
@@ -143,52 +133,49 @@ def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
     assert len({MARK.match(text)[0] for text in said}) == 30
 
 
-def test_as_many_are_warmed_up_with_at_once_as_are_measured_at_most() -> None:
-    async def scene() -> int:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(levels=(1, 4), warmup=8))
-            async with runner.client:
-                await runner.choose_model()
-                warming = asyncio.create_task(runner.warm_up())
-                await until(lambda: server.held == 4)
-                server.opened.set()
-                await warming
-                return server.most
-
-    assert asyncio.run(scene()) == 4
+async def test_as_many_are_warmed_up_with_at_once_as_are_measured_at_most() -> None:
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(levels=(1, 4), warmup=8))
+        async with runner.client:
+            await runner.choose_model()
+            warming = asyncio.create_task(runner.warm_up())
+            await until(lambda: server.held == 4)
+            server.opened.set()
+            await warming
+            found = server.most
+    assert found == 4
 
 
-def test_a_host_that_fails_is_not_warmed_up_further() -> None:
-    async def scene() -> list[str]:
-        async with ChatServer(FAILS) as server:
-            runner = runner_at(server.url, plan(warmup=50, requests=1))
-            return [shot.kind for shot in await measured(runner)]
-
+async def test_a_host_that_fails_is_not_warmed_up_further() -> None:
+    async with ChatServer(FAILS) as server:
+        runner = runner_at(server.url, plan(warmup=50, requests=1))
+        found = [shot.kind for shot in await measured(runner)]
     # two at once, of which each ends with its first failure
-    assert asyncio.run(scene()) == ["warmup", "warmup", "unique"]
+    assert found == ["warmup", "warmup", "unique"]
 
 
 # --- the closed loop -----------------------------------------------------------------------------------
 
 
-def test_a_closed_loop_keeps_its_number_under_way_and_no_more() -> None:
-    async def scene() -> tuple[list[int], int, list[int]]:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(concurrency=3, requests=12))
-            load = asyncio.create_task(measured(runner))
-            await until(lambda: server.held == 3)
-            under_way = [runner.in_flight]
-            server.opened.set()
-            shots = await load
-            return [*under_way, runner.in_flight], server.most, [shot.slot for shot in shots]
-
-    under_way, most, slots = asyncio.run(scene())
+async def test_a_closed_loop_keeps_its_number_under_way_and_no_more() -> None:
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(concurrency=3, requests=12))
+        load = asyncio.create_task(measured(runner))
+        await until(lambda: server.held == 3)
+        under_way = [runner.in_flight]
+        server.opened.set()
+        shots = await load
+        under_way, most, slots = (
+            [*under_way, runner.in_flight],
+            server.most,
+            [shot.slot for shot in shots],
+        )
     assert under_way == [3, 0]
     assert most == 3
     assert sorted(slots) == list(range(12))
 
 
-def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
+async def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
     """aiohttp writes a request one turn of the loop later; a hundred clocks started in one turn would be late by it."""
     log: list[tuple[str, int]] = []
 
@@ -201,79 +188,68 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
             log.append(("written", ask.slot))
             return await super().send(context, ask, planned_s)
 
-    async def scene() -> None:
-        async with Gate() as server:
-            wanted = plan(concurrency=5, requests=5)
-            client = HostClient(Host(name="alice", url=server.url))
-            client.__class__ = Noting
-            load = asyncio.create_task(measured(runner_of(client, wanted)))
-            await until(lambda: server.held == 5)
-            server.opened.set()
-            await load
-
-    asyncio.run(scene())
+    async with Gate() as server:
+        wanted = plan(concurrency=5, requests=5)
+        client = HostClient(Host(name="alice", url=server.url))
+        client.__class__ = Noting
+        load = asyncio.create_task(measured(runner_of(client, wanted)))
+        await until(lambda: server.held == 5)
+        server.opened.set()
+        await load
     assert log == [(what, slot) for slot in range(5) for what in ("clock", "written")]
 
 
-def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() -> None:
-    async def scene() -> tuple[list[RequestRecord], float, bool]:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
-            async with runner.client:
-                await runner.choose_model()
-                began_s = time.monotonic()
-                load = asyncio.create_task(runner.measure(0, began_s))
-                await until(lambda: server.held == 2)
-                await until(lambda: time.monotonic() >= began_s + 0.6)
-                waits = not load.done()
-                server.opened.set()
-                await load
-                return runner.records, began_s, waits
-
-    shots, began_s, waits = asyncio.run(scene())
+async def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() -> None:
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
+        async with runner.client:
+            await runner.choose_model()
+            began_s = time.monotonic()
+            load = asyncio.create_task(runner.measure(0, began_s))
+            await until(lambda: server.held == 2)
+            await until(lambda: time.monotonic() >= began_s + 0.6)
+            waits = not load.done()
+            server.opened.set()
+            await load
+            shots = runner.records
     assert waits
     assert [shot.ok for shot in shots] == [True, True]
     assert all(shot.sent_at is not None and shot.sent_at < began_s + 0.6 for shot in shots)
 
 
-def test_a_duration_goes_on_until_it_is_over() -> None:
-    async def scene() -> tuple[list[RequestRecord], float]:
-        async with ChatServer() as server:
-            runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
-            async with runner.client:
-                await runner.choose_model()
-                began_s = time.monotonic()
-                await runner.measure(0, began_s)
-                return runner.records, time.monotonic() - began_s
-
-    shots, took_s = asyncio.run(scene())
+async def test_a_duration_goes_on_until_it_is_over() -> None:
+    async with ChatServer() as server:
+        runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
+        async with runner.client:
+            await runner.choose_model()
+            began_s = time.monotonic()
+            await runner.measure(0, began_s)
+            shots, took_s = runner.records, time.monotonic() - began_s
     assert took_s >= 0.6
     assert len(shots) > 2
     assert [shot.slot for shot in sorted(shots, key=lambda s: s.slot)] == list(range(len(shots)))
 
 
 @pytest.mark.parametrize("goes_on", ["requests", "time"])
-def test_a_host_that_fails_at_once_is_not_hammered(goes_on: str) -> None:
+async def test_a_host_that_fails_at_once_is_not_hammered(goes_on: str) -> None:
     counted = goes_on == "requests"
     wanted = plan(
         requests=1000 if counted else None, duration_s=None if counted else 60.0, concurrency=1
     )
 
-    async def scene() -> float:
-        async with ChatServer(FAILS) as server:
-            began_s = time.monotonic()
-            load = asyncio.create_task(measured(runner_at(server.url, wanted)))
-            await until(lambda: len(server.asked()) >= 5)
-            took_s = time.monotonic() - began_s
-            load.cancel()
-            await asyncio.gather(load, return_exceptions=True)
-            return took_s
-
+    async with ChatServer(FAILS) as server:
+        began_s = time.monotonic()
+        load = asyncio.create_task(measured(runner_at(server.url, wanted)))
+        await until(lambda: len(server.asked()) >= 5)
+        took_s = time.monotonic() - began_s
+        load.cancel()
+        await asyncio.gather(load, return_exceptions=True)
+        found = took_s
     # at 0, 0, 0.05, 0.15 and 0.35 s, or later on a busy machine; without pauses within 0.02 s
-    assert asyncio.run(scene()) >= 0.34
+    assert found >= 0.34
 
 
-def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.PAUSE_S", 1000.0)
     monkeypatch.setattr("toolkit.bench.host_runner.LONGEST_PAUSE_S", 1000.0)
 
@@ -285,26 +261,21 @@ def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
             writer.write(FAILS if len(self.asked()) % 2 else STREAM)
             return True
 
-    async def scene() -> list[bool]:
-        async with Flaky() as server:
-            shots = await measured(runner_at(server.url, plan(concurrency=1, requests=6)))
-            return [shot.ok for shot in shots]
-
-    assert asyncio.run(scene()) == [False, True] * 3
+    async with Flaky() as server:
+        shots = await measured(runner_at(server.url, plan(concurrency=1, requests=6)))
+        found = [shot.ok for shot in shots]
+    assert found == [False, True] * 3
 
 
 # --- twins and levels ----------------------------------------------------------------------------------
 
 
-def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
-    async def scene() -> tuple[list[RequestRecord], list[bytes]]:
-        async with ChatServer() as server:
-            wanted = plan(concurrency=1, requests=24, sameness="pairs", stream_share=0.5)
-            shots = await measured(runner_at(server.url, wanted))
-            asked = zip(server.paths(), server.bodies, strict=True)
-            return shots, [body for path, body in asked if path == CHAT]
-
-    shots, bodies = asyncio.run(scene())
+async def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
+    async with ChatServer() as server:
+        wanted = plan(concurrency=1, requests=24, sameness="pairs", stream_share=0.5)
+        shots = await measured(runner_at(server.url, wanted))
+        asked = zip(server.paths(), server.bodies, strict=True)
+        bodies = [body for path, body in asked if path == CHAT]
     # one after the other, so that slots and bodies stand in one order
     assert [shot.slot for shot in shots] == list(range(24))
     twins = [shot for shot in shots if shot.kind == "twin"]
@@ -316,22 +287,17 @@ def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
     assert len(set(bodies)) == 24 - len(twins)
 
 
-def test_what_was_not_answered_has_no_twin() -> None:
-    async def scene() -> Counter[str]:
-        async with ChatServer(FAILS) as server:
-            wanted = plan(concurrency=8, requests=16, sameness="pairs")
-            return Counter(shot.kind for shot in await measured(runner_at(server.url, wanted)))
-
-    assert asyncio.run(scene()) == {"unique": 16}
+async def test_what_was_not_answered_has_no_twin() -> None:
+    async with ChatServer(FAILS) as server:
+        wanted = plan(concurrency=8, requests=16, sameness="pairs")
+        found = Counter(shot.kind for shot in await measured(runner_at(server.url, wanted)))
+    assert found == {"unique": 16}
 
 
-def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
-    async def scene() -> tuple[list[RequestRecord], list[str]]:
-        async with ChatServer() as server:
-            runner = runner_at(server.url, plan(levels=(1, 2, 4), requests=2, warmup=2))
-            return await measured(runner, levels=3), texts(server)
-
-    shots, said = asyncio.run(scene())
+async def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
+    async with ChatServer() as server:
+        runner = runner_at(server.url, plan(levels=(1, 2, 4), requests=2, warmup=2))
+        shots, said = await measured(runner, levels=3), texts(server)
     counted = [shot for shot in shots if shot.kind != "warmup"]
     assert Counter(shot.concurrency for shot in counted) == {1: 4, 2: 8, 4: 16}
     assert [shot.concurrency for shot in counted] == [1] * 4 + [2] * 8 + [4] * 16
@@ -345,14 +311,10 @@ def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
         assert max(ended) <= min(began)
 
 
-def test_a_host_that_is_late_with_a_whole_level_is_not_asked_at_the_next() -> None:
-    async def scene() -> HostRunner:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(levels=(1, 2), requests=1, timeout_s=0.05))
-            await measured(runner, levels=2)
-            return runner
-
-    runner = asyncio.run(scene())
+async def test_a_host_that_is_late_with_a_whole_level_is_not_asked_at_the_next() -> None:
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(levels=(1, 2), requests=1, timeout_s=0.05))
+        await measured(runner, levels=2)
     kinds = Counter((shot.concurrency, shot.error_kind) for shot in runner.records)
     assert kinds == {(1, "timeout"): 4, (2, "not_sent"): 8}
     assert runner.error == "it answered nothing within 0.05 s a request"

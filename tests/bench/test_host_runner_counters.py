@@ -69,50 +69,41 @@ def test_at_an_honest_host_nothing_is_missing_and_nothing_is_over(name: str) -> 
     assert found.rtt_ms is not None
 
 
-def test_the_counters_are_read_when_they_stand_still() -> None:
-    async def scene() -> tuple[HostRunner, int]:
-        moving = [page(ended=n) for n in (100, 101, 104, 108)]
-        async with Counting(*moving) as server:
-            return await runner_after(server), server.looks
-
-    runner, looks = asyncio.run(scene())
+async def test_the_counters_are_read_when_they_stand_still() -> None:
+    moving = [page(ended=n) for n in (100, 101, 104, 108)]
+    async with Counting(*moving) as server:
+        runner, looks = await runner_after(server), server.looks
     # before, then 101, 104, 108 and the first that is as the one before
     assert runner.ledger.requests == 8
     assert runner.ledger.error is None
     assert looks == 5
 
 
-def test_somebody_elses_requests_are_not_waited_for_for_ever(
+async def test_somebody_elses_requests_are_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_S", 0.3)
 
-    async def scene() -> tuple[HostRunner, int]:
-        async with Counting(*(page(ended=n) for n in range(100, 130))) as server:
-            return await runner_after(server), server.looks
-
-    runner, looks = asyncio.run(scene())
+    async with Counting(*(page(ended=n) for n in range(100, 130))) as server:
+        runner, looks = await runner_after(server), server.looks
     # before was 100, and each look after it one more
     assert runner.ledger.requests == looks - 1
     assert runner.ledger.error is None
 
 
-def test_a_queue_that_never_empties_is_not_waited_for_for_ever(
+async def test_a_queue_that_never_empties_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_S", 0.3)
 
-    async def scene() -> tuple[HostRunner, int]:
-        async with Counting(page(waiting=3)) as server:
-            return await runner_after(server), server.looks
-
-    runner, looks = asyncio.run(scene())
+    async with Counting(page(waiting=3)) as server:
+        runner, looks = await runner_after(server), server.looks
     assert runner.ledger.waiting_before == 3
     assert runner.ledger.requests == 0
     assert looks > 3
 
 
-def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
 
     class Queue(Gate):
@@ -122,17 +113,15 @@ def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> N
             writer.write(page(waiting=7 if self.held else 0))
             return True
 
-    async def scene() -> HostRunner:
-        async with Queue() as server:
-            server.pages["/metrics"] = server.show
-            load = asyncio.create_task(runner_after(server))
-            await until(lambda: server.held == 2)
-            looks = len(server.paths())
-            await until(lambda: len(server.paths()) > looks + 2)
-            server.opened.set()
-            return await load
-
-    found = asyncio.run(scene()).ledger
+    async with Queue() as server:
+        server.pages["/metrics"] = server.show
+        load = asyncio.create_task(runner_after(server))
+        await until(lambda: server.held == 2)
+        looks = len(server.paths())
+        await until(lambda: len(server.paths()) > looks + 2)
+        server.opened.set()
+        seen = await load
+    found = seen.ledger
     assert (found.waiting_before, found.waiting_max) == (0, 7)
     # the looks hold no histogram and are no readings of a new process
     assert found.restarted is False
@@ -147,13 +136,10 @@ def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["absent", "refused", "html"],
 )
-def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: str) -> None:
-    async def scene() -> tuple[HostRunner, int]:
-        async with ChatServer(**{"/metrics": metrics}) as server:
-            runner = await runner_after(server)
-            return runner, server.paths().count("/metrics")
-
-    runner, looks = asyncio.run(scene())
+async def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: str) -> None:
+    async with ChatServer(**{"/metrics": metrics}) as server:
+        runner = await runner_after(server)
+        looks = server.paths().count("/metrics")
     assert [shot.ok for shot in runner.records] == [True] * 8
     found = runner.ledger
     assert (found.error, found.requests, found.waiting_max) == (error, None, None)
@@ -163,25 +149,23 @@ def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: st
     assert looks == 1
 
 
-def test_models_that_are_exchanged_during_the_run_are_seen() -> None:
+async def test_models_that_are_exchanged_during_the_run_are_seen() -> None:
     class Switching(ChatServer):
         async def answer(self, writer: asyncio.StreamWriter) -> bool:
             self.pages["/v1/models"] = models_page({"id": "other"})
             writer.write(self.pages["stream"])
             return True
 
-    async def scene() -> HostRunner:
-        async with Switching() as server:
-            server.pages["stream"] = server.pages["/v1/chat/completions"]
-            server.pages["/v1/chat/completions"] = server.answer
-            return await runner_after(server)
-
-    found = asyncio.run(scene()).ledger
+    async with Switching() as server:
+        server.pages["stream"] = server.pages["/v1/chat/completions"]
+        server.pages["/v1/chat/completions"] = server.answer
+        seen = await runner_after(server)
+    found = seen.ledger
     assert [model.id for model in found.models_before] == ["tiny"]
     assert [model.id for model in found.models_after] == ["other"]
 
 
-def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
+async def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.PAGE_TIMEOUT_S", 0.1)
@@ -193,18 +177,17 @@ def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
             writer.write(page())
             return True
 
-    async def scene() -> HostRunner:
-        async with Hanging() as server:
-            server.pages["/metrics"] = server.show
-            return await runner_after(server)
-
-    runner = asyncio.run(scene())
+    async with Hanging() as server:
+        server.pages["/metrics"] = server.show
+        runner = await runner_after(server)
     assert [shot.ok for shot in runner.records] == [True] * 8
     assert runner.ledger.error == "`/metrics` did not finish within 0.1 s"
     assert runner.ledger.requests is None
 
 
-def test_looks_that_hang_hold_up_no_request_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looks_that_hang_hold_up_no_request_and_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.0)
 
     class Hanging(Gate):
@@ -214,35 +197,33 @@ def test_looks_that_hang_hold_up_no_request_and_no_end(monkeypatch: pytest.Monke
             writer.write(page())
             return True
 
-    async def scene() -> HostRunner:
-        async with Hanging() as server:
-            server.pages["/metrics"] = server.show
-            runner = runner_at(server.url, plan())
-            async with runner.client:
-                await runner.choose_model()
-                await runner.prepare()
-                load = asyncio.create_task(runner.measure(0, time.monotonic()))
-                await until(lambda: server.paths().count("/metrics") == 2)
-                server.opened.set()
-                await load  # the look still hangs, for it has 5 s
-                return runner
-
-    assert [shot.ok for shot in asyncio.run(scene()).records] == [True] * 8
+    async with Hanging() as server:
+        server.pages["/metrics"] = server.show
+        runner = runner_at(server.url, plan())
+        async with runner.client:
+            await runner.choose_model()
+            await runner.prepare()
+            load = asyncio.create_task(runner.measure(0, time.monotonic()))
+            await until(lambda: server.paths().count("/metrics") == 2)
+            server.opened.set()
+            await load  # the look still hangs, for it has 5 s
+            found = runner
+    assert [shot.ok for shot in found.records] == [True] * 8
 
 
-def test_a_long_page_is_not_looked_at_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_page_is_not_looked_at_during_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
     long = http(PAGE + "# HELP padding\n" * 80_000, content_type="text/plain")  # 1.2 MB
 
-    async def scene() -> HostRunner:
-        async with Gate(**{"/metrics": long}) as server:
-            load = asyncio.create_task(runner_after(server))
-            await until(lambda: server.held == 2)
-            before = server.paths().count("/metrics")
-            await until(lambda: server.paths().count("/metrics") > before + 2)
-            server.opened.set()
-            return await load
-
-    found = asyncio.run(scene()).ledger
+    async with Gate(**{"/metrics": long}) as server:
+        load = asyncio.create_task(runner_after(server))
+        await until(lambda: server.held == 2)
+        before = server.paths().count("/metrics")
+        await until(lambda: server.paths().count("/metrics") > before + 2)
+        server.opened.set()
+        seen = await load
+    found = seen.ledger
     # before and after it is read, whatever it takes
     assert (found.waiting_max, found.requests, found.error) == (None, 0, None)

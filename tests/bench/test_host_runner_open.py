@@ -7,7 +7,6 @@ import pytest
 from support.benching import measured, plan, runner_at
 from support.chat import STREAM, ChatServer, Gate, until
 
-from toolkit.bench.host_runner import HostRunner
 from toolkit.bench.plan import send_times
 from toolkit.records import RequestRecord
 
@@ -26,47 +25,39 @@ def planned(shots: list[RequestRecord]) -> list[float]:
     return [shot.planned_at - ordered[0].planned_at for shot in ordered]
 
 
-def test_requests_leave_on_time_though_no_answer_comes() -> None:
-    async def scene() -> tuple[list[RequestRecord], int]:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
-            load = asyncio.create_task(measured(runner))
-            await until(lambda: server.held == 6)  # all are there, and none is answered
-            answered = len(runner.records)
-            server.opened.set()
-            return await load, answered
-
-    shots, answered = asyncio.run(scene())
+async def test_requests_leave_on_time_though_no_answer_comes() -> None:
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
+        load = asyncio.create_task(measured(runner))
+        await until(lambda: server.held == 6)  # all are there, and none is answered
+        answered = len(runner.records)
+        server.opened.set()
+        shots = await load
     assert answered == 0
     assert planned(shots) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.10])
     assert all(shot.ok and shot.concurrency is None for shot in shots)
     assert all(shot.send_lag_ms is not None and shot.send_lag_ms >= -1 for shot in shots)
 
 
-def test_they_leave_when_the_schedule_says() -> None:
+async def test_they_leave_when_the_schedule_says() -> None:
     wanted = plan(rate=200.0, arrival="poisson", requests=8, concurrency=100, seed=5)
 
-    async def scene() -> list[RequestRecord]:
-        async with ChatServer() as server:
-            return await measured(runner_at(server.url, wanted))
-
+    async with ChatServer() as server:
+        found = await measured(runner_at(server.url, wanted))
     due = list(islice(send_times(wanted), 8))
-    assert planned(asyncio.run(scene())) == pytest.approx([at - due[0] for at in due])
+    assert planned(found) == pytest.approx([at - due[0] for at in due])
 
 
-def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
+async def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     """Coordinated omission: the second request was due while the first one held the only place."""
 
-    async def scene() -> tuple[list[RequestRecord], HostRunner]:
-        async with Gate() as server:
-            runner = runner_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
-            load = asyncio.create_task(measured(runner))
-            await until(lambda: server.held == 1)
-            await asyncio.sleep(0.2)  # what the first answer takes
-            server.opened.set()
-            return sorted(await load, key=lambda shot: shot.slot), runner
-
-    (first, second), runner = asyncio.run(scene())
+    async with Gate() as server:
+        runner = runner_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
+        load = asyncio.create_task(measured(runner))
+        await until(lambda: server.held == 1)
+        await asyncio.sleep(0.2)  # what the first answer takes
+        server.opened.set()
+        (first, second) = sorted(await load, key=lambda shot: shot.slot)
     assert first.ok
     assert second.ok
     assert None not in (first.sent_at, second.sent_at, second.ttft_ms, second.send_lag_ms)
@@ -81,18 +72,15 @@ def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     assert runner.lag.count == 2
 
 
-def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> None:
-    async def scene() -> tuple[list[RequestRecord], int, int]:
-        async with Gate() as server:
-            wanted = plan(**EVERY_20_MS, requests=6, concurrency=2, timeout_s=0.6)
-            # the two that leave may take longer than the others may wait
-            runner = runner_at(server.url, wanted, timeout_s=30.0)
-            load = asyncio.create_task(measured(runner))
-            await until(lambda: len(runner.records) == 4)
-            server.opened.set()
-            return await load, server.most, len(server.asked())
-
-    shots, most, asked = asyncio.run(scene())
+async def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> None:
+    async with Gate() as server:
+        wanted = plan(**EVERY_20_MS, requests=6, concurrency=2, timeout_s=0.6)
+        # the two that leave may take longer than the others may wait
+        runner = runner_at(server.url, wanted, timeout_s=30.0)
+        load = asyncio.create_task(measured(runner))
+        await until(lambda: len(runner.records) == 4)
+        server.opened.set()
+        shots, most, asked = await load, server.most, len(server.asked())
     assert (most, asked) == (2, 2)
     assert [(shot.slot, shot.ok) for shot in shots[4:]] == [(0, True), (1, True)]
     assert [shot.slot for shot in shots[:4]] == [2, 3, 4, 5]
@@ -103,27 +91,20 @@ def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> Non
     assert planned(shots) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.10])
 
 
-def test_a_place_is_free_again_after_a_failure() -> None:
-    async def scene() -> list[bool]:
-        async with ChatServer(STREAM[:60]) as server:
-            server.pages["/v1/chat/completions"] = _cut
-            wanted = plan(**EVERY_20_MS, requests=5, concurrency=1)
-            return [
-                shot.sent_at is not None for shot in await measured(runner_at(server.url, wanted))
-            ]
-
-    async def _cut(writer: asyncio.StreamWriter) -> bool:
+async def test_a_place_is_free_again_after_a_failure() -> None:
+    async def cut(writer: asyncio.StreamWriter) -> bool:
         writer.write(STREAM[:60])
         return False
 
-    assert asyncio.run(scene()) == [True] * 5
+    async with ChatServer(cut) as server:
+        wanted = plan(**EVERY_20_MS, requests=5, concurrency=1)
+        shots = await measured(runner_at(server.url, wanted))
+    assert [shot.sent_at is not None for shot in shots] == [True] * 5
 
 
-def test_an_open_loop_ends_with_its_time() -> None:
-    async def scene() -> list[RequestRecord]:
-        async with ChatServer() as server:
-            wanted = plan(**EVERY_20_MS, requests=None, duration_s=0.1, concurrency=10)
-            return await measured(runner_at(server.url, wanted))
-
+async def test_an_open_loop_ends_with_its_time() -> None:
+    async with ChatServer() as server:
+        wanted = plan(**EVERY_20_MS, requests=None, duration_s=0.1, concurrency=10)
+        found = await measured(runner_at(server.url, wanted))
     # at 0, 20, 40, 60 and 80 ms
-    assert planned(asyncio.run(scene())) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08])
+    assert planned(found) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08])

@@ -52,17 +52,14 @@ async def dead_url() -> str:
 # --- the same for all ----------------------------------------------------------------------------------
 
 
-def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
+async def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
     wanted = plan(
         requests=24, concurrency=1, sameness="pairs", stream_share=0.5, levels=(1, 2), warmup=2
     )
 
-    async def scene() -> tuple[Bench, list[list[str]]]:
-        async with ChatServer() as a, ChatServer() as b, ChatServer() as c:
-            bench = await run_over((a, b, c), wanted)
-            return bench, [texts(server) for server in (a, b, c)]
-
-    bench, said = asyncio.run(scene())
+    async with ChatServer() as a, ChatServer() as b, ChatServer() as c:
+        bench = await run_over((a, b, c), wanted)
+        said = [texts(server) for server in (a, b, c)]
     by_slot = [
         {
             shot.slot: (shot.prompt, shot.stream, shot.max_tokens, shot.kind, shot.pair)
@@ -82,63 +79,52 @@ def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
     assert not marks[0] & marks[2]
 
 
-def test_no_two_levels_and_no_two_runs_ask_the_same() -> None:
-    async def scene() -> list[str]:
-        async with ChatServer() as server:
-            for _ in range(2):
-                await run_over((server,), plan(levels=(1, 2), requests=1, warmup=3, seed=1))
-            return texts(server)
-
-    said = asyncio.run(scene())
+async def test_no_two_levels_and_no_two_runs_ask_the_same() -> None:
+    async with ChatServer() as server:
+        for _ in range(2):
+            await run_over((server,), plan(levels=(1, 2), requests=1, warmup=3, seed=1))
+        said = texts(server)
     # 2 runs of 3 + 4 + 8
     assert len(said) == len(set(said)) == 30
 
 
-def test_hosts_are_asked_at_the_same_moment() -> None:
+async def test_hosts_are_asked_at_the_same_moment() -> None:
     """Each host answers only when all of them are asked: one after the other would never end."""
 
-    async def scene() -> Bench:
-        async with Gate() as a, Gate() as b, Gate() as c:
-            run = asyncio.create_task(run_over((a, b, c), plan()))
-            await until(lambda: a.held == b.held == c.held == 2)
-            for server in (a, b, c):
-                server.opened.set()
-            return await run
-
-    assert all(shot.ok for shot in shots_of(asyncio.run(scene())))
+    async with Gate() as a, Gate() as b, Gate() as c:
+        run = asyncio.create_task(run_over((a, b, c), plan()))
+        await until(lambda: a.held == b.held == c.held == 2)
+        for server in (a, b, c):
+            server.opened.set()
+        found = await run
+    assert all(shot.ok for shot in shots_of(found))
 
 
-def test_in_sequence_each_host_is_alone() -> None:
-    async def scene() -> tuple[Bench, list[int]]:
-        async with Gate() as a, Gate() as b:
-            run = asyncio.create_task(run_over((a, b), plan(sequential=True, warmup=2)))
-            await until(lambda: a.held == 2)
-            alone = [len(b.asked())]
-            a.opened.set()
-            await until(lambda: b.held == 2)
-            alone.append(10 - len(a.asked()))
-            b.opened.set()
-            return await run, alone
-
-    bench, alone = asyncio.run(scene())
+async def test_in_sequence_each_host_is_alone() -> None:
+    async with Gate() as a, Gate() as b:
+        run = asyncio.create_task(run_over((a, b), plan(sequential=True, warmup=2)))
+        await until(lambda: a.held == 2)
+        alone = [len(b.asked())]
+        a.opened.set()
+        await until(lambda: b.held == 2)
+        alone.append(10 - len(a.asked()))
+        b.opened.set()
+        bench = await run
     assert alone == [0, 0]
     first, second = (runner.records for runner in bench.hosts)
     assert max(s.sent_at + s.took_ms / 1000 for s in first) <= min(s.sent_at for s in second)
     assert [len(first), len(second)] == [10, 10]
 
 
-def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
+async def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
     order: list[tuple[str, str | None]] = []
 
-    async def scene() -> Bench:
-        async with ChatServer() as a, Gate() as b, ChatServer() as c:
-            return await run_over(
-                (a, b, c),
-                plan(timeout_s=0.8, requests=2),
-                show=lambda shot: order.append((shot.name, shot.error_kind)),
-            )
-
-    bench = asyncio.run(scene())
+    async with ChatServer() as a, Gate() as b, ChatServer() as c:
+        bench = await run_over(
+            (a, b, c),
+            plan(timeout_s=0.8, requests=2),
+            show=lambda shot: order.append((shot.name, shot.error_kind)),
+        )
     # all the others' are over before the first of the hanging one's
     assert {name for name, _ in order[:4]} == {"a", "c"}
     assert order[4:] == [("b", "timeout")] * 2
@@ -149,14 +135,10 @@ def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
     ]
 
 
-def test_a_dead_host_is_charged_and_delays_nobody() -> None:
-    async def scene() -> Bench:
-        async with ChatServer() as a, ChatServer() as c:
-            bench = bench_of([a.url, await dead_url(), c.url], plan(warmup=2))
-            await bench.run()
-            return bench
-
-    bench = asyncio.run(scene())
+async def test_a_dead_host_is_charged_and_delays_nobody() -> None:
+    async with ChatServer() as a, ChatServer() as c:
+        bench = bench_of([a.url, await dead_url(), c.url], plan(warmup=2))
+        await bench.run()
     kinds = [
         Counter((shot.kind, shot.error_kind) for shot in runner.records) for runner in bench.hosts
     ]
@@ -164,23 +146,20 @@ def test_a_dead_host_is_charged_and_delays_nobody() -> None:
     assert kinds == [good, {("unique", "not_sent"): 8}, good]
 
 
-def test_levels_begin_together_though_one_host_is_slower() -> None:
-    async def scene() -> tuple[list[int | None], list[int | None]]:
-        async with ChatServer() as fast, Gate() as slow:
-            bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
-            run = asyncio.create_task(bench.run())
-            await until(lambda: slow.held == 1 and len(bench.hosts[0].records) == 4)
-            before = [shot.concurrency for shot in bench.hosts[0].records]
-            slow.opened.set()
-            await run
-            return before, [shot.concurrency for shot in bench.hosts[0].records]
-
-    before, after = asyncio.run(scene())
+async def test_levels_begin_together_though_one_host_is_slower() -> None:
+    async with ChatServer() as fast, Gate() as slow:
+        bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
+        run = asyncio.create_task(bench.run())
+        await until(lambda: slow.held == 1 and len(bench.hosts[0].records) == 4)
+        before = [shot.concurrency for shot in bench.hosts[0].records]
+        slow.opened.set()
+        await run
+        after = [shot.concurrency for shot in bench.hosts[0].records]
     assert before == [1] * 4
     assert after == [1] * 4 + [2] * 8
 
 
-def test_all_connections_stand_before_the_first_request_leaves() -> None:
+async def test_all_connections_stand_before_the_first_request_leaves() -> None:
     class First(ChatServer):
         stood: int | None = None
 
@@ -189,46 +168,40 @@ def test_all_connections_stand_before_the_first_request_leaves() -> None:
             writer.write(STREAM)
             return True
 
-    async def scene() -> int | None:
-        async with First() as server:
-            server.pages[CHAT] = server.answer
-            await run_over((server,), plan(concurrency=5))
-            return server.stood
-
+    async with First() as server:
+        server.pages[CHAT] = server.answer
+        await run_over((server,), plan(concurrency=5))
+        found = server.stood
     # five, and before them three handshakes for the round trip
-    assert asyncio.run(scene()) == 8
+    assert found == 8
 
 
 # --- the model of the command line ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_a_model_that_nobody_serves_is_the_users_slip(sequential: bool) -> None:
-    async def scene() -> int:
-        async with ChatServer() as a, ChatServer() as b:
-            with pytest.raises(ToolkitError, match="no host serves the model") as raised:
-                await run_over((a, b), plan(sequential=sequential), model="gone")
-            assert "`a` says it does not serve `gone` but `tiny`" in str(raised.value)
-            return len(a.asked()) + len(b.asked())
-
-    assert asyncio.run(scene()) == 0
+async def test_a_model_that_nobody_serves_is_the_users_slip(sequential: bool) -> None:
+    async with ChatServer() as a, ChatServer() as b:
+        with pytest.raises(ToolkitError, match="no host serves the model") as raised:
+            await run_over((a, b), plan(sequential=sequential), model="gone")
+        assert "`a` says it does not serve `gone` but `tiny`" in str(raised.value)
+        found = len(a.asked()) + len(b.asked())
+    assert found == 0
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> None:
-    async def scene() -> list[Counter[str | None]]:
-        page = models_page({"id": "wanted"})
-        async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
-            bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
-            return [Counter(shot.error_kind for shot in runner.records) for runner in bench.hosts]
-
-    assert asyncio.run(scene()) == [{"not_sent": 8}, {None: 8}]
+async def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> None:
+    page = models_page({"id": "wanted"})
+    async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
+        bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
+        found = [Counter(shot.error_kind for shot in runner.records) for runner in bench.hosts]
+    assert found == [{"not_sent": 8}, {None: 8}]
 
 
 # --- what is kept --------------------------------------------------------------------------------------
 
 
-def test_every_shot_is_kept_once_and_in_order() -> None:
+async def test_every_shot_is_kept_once_and_in_order() -> None:
     kept: list[RequestRecord] = []
     keepers: set[int] = set()
 
@@ -237,11 +210,8 @@ def test_every_shot_is_kept_once_and_in_order() -> None:
         kept.extend(batch)
         keepers.add(threading.get_ident())
 
-    async def scene() -> Bench:
-        async with ChatServer() as a, ChatServer() as b:
-            return await run_over((a, b), plan(requests=30, warmup=5), keep=keep)
-
-    bench = asyncio.run(scene())
+    async with ChatServer() as a, ChatServer() as b:
+        bench = await run_over((a, b), plan(requests=30, warmup=5), keep=keep)
     assert len(kept) == 70
     for runner in bench.hosts:
         assert [shot for shot in kept if shot.name == runner.host.name] == runner.records
@@ -250,7 +220,7 @@ def test_every_shot_is_kept_once_and_in_order() -> None:
     assert threading.get_ident() not in keepers
 
 
-def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
     kept: list[RequestRecord] = []
 
@@ -261,23 +231,21 @@ def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -
                 return True
             return await super().answer(writer)
 
-    async def scene() -> int:
-        async with Third() as server:
-            run = asyncio.create_task(
-                run_over((server,), plan(requests=4, concurrency=1), keep=kept.extend)
-            )
-            await until(lambda: len(kept) == 2)
-            under_way = server.held
-            server.opened.set()
-            await run
-            return under_way
-
-    assert asyncio.run(scene()) <= 1
+    async with Third() as server:
+        run = asyncio.create_task(
+            run_over((server,), plan(requests=4, concurrency=1), keep=kept.extend)
+        )
+        await until(lambda: len(kept) == 2)
+        under_way = server.held
+        server.opened.set()
+        await run
+        found = under_way
+    assert found <= 1
     assert len(kept) == 4
 
 
 @pytest.mark.parametrize("when", ["at once", "at the end"])
-def test_a_store_that_fails_ends_the_run_with_its_error(
+async def test_a_store_that_fails_ends_the_run_with_its_error(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01 if when == "at once" else 60.0)
@@ -294,19 +262,17 @@ def test_a_store_that_fails_ends_the_run_with_its_error(
                 return True
             return await super().answer(writer)
 
-    async def scene() -> int:
-        async with Slow() as server:
-            with pytest.raises(OSError, match="No space left"):
-                await run_over((server,), plan(concurrency=1), keep=keep)
-            # nobody goes on behind the scenes
-            return len(asyncio.all_tasks() - server.handlers())
-
-    assert asyncio.run(scene()) == 1
+    async with Slow() as server:
+        with pytest.raises(OSError, match="No space left"):
+            await run_over((server,), plan(concurrency=1), keep=keep)
+        # nobody goes on behind the scenes
+        found = len(asyncio.all_tasks() - server.handlers())
+    assert found == 1
     # what could not be kept is tried once more at the end
     assert tried[-1][0] == 0
 
 
-def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
     kept: list[RequestRecord] = []
     failures = iter([True])
@@ -316,21 +282,17 @@ def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
             raise OSError(5, "Input/output error")
         kept.extend(batch)
 
-    async def scene() -> list[Bench]:
-        async with Gate() as server:
-            bench = bench_of([server.url], plan(requests=40))
-            bench._keep = keep
-            server.opened.set()
-            with pytest.raises(OSError, match="Input/output"):
-                await bench.run()
-            return [bench]
-
-    [bench] = asyncio.run(scene())
+    async with Gate() as server:
+        bench = bench_of([server.url], plan(requests=40))
+        bench._keep = keep
+        server.opened.set()
+        with pytest.raises(OSError, match="Input/output"):
+            await bench.run()
     assert kept == shots_of(bench)
     assert kept
 
 
-def test_what_a_store_refuses_is_tried_again_in_small_parts(
+async def test_what_a_store_refuses_is_tried_again_in_small_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 60.0)
@@ -345,11 +307,8 @@ def test_what_a_store_refuses_is_tried_again_in_small_parts(
             raise ToolkitError("`t.db` is locked", "Wait")
         kept.extend(batch)
 
-    async def scene() -> Bench:
-        async with ChatServer() as server:
-            return await run_over((server,), plan(requests=25), keep=keep, warn=warnings.append)
-
-    bench = asyncio.run(scene())
+    async with ChatServer() as server:
+        bench = await run_over((server,), plan(requests=25), keep=keep, warn=warnings.append)
     # ten of 25 are kept at the end of the run, the next ten are refused
     assert (tried, len(kept)) == ([10, 10], 10)
     with pytest.raises(ToolkitError, match="locked"):
@@ -360,26 +319,23 @@ def test_what_a_store_refuses_is_tried_again_in_small_parts(
     assert warnings == ["Warning: `t.db` is locked; the bench goes on and tries again"]
 
 
-def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
+async def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
     """`| head` closes standard output: a broken pipe, and no group of one."""
 
     def show(_: RequestRecord) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    async def scene() -> tuple[int, list[RequestRecord]]:
-        kept: list[RequestRecord] = []
-        async with Gate() as slow, ChatServer() as fast:
-            with pytest.raises(BrokenPipeError):
-                await run_over((slow, fast), plan(), show=show, keep=kept.extend)
-            left = asyncio.all_tasks() - slow.handlers() - fast.handlers()
-            return len(left), kept
-
-    tasks, kept = asyncio.run(scene())
+    kept: list[RequestRecord] = []
+    async with Gate() as slow, ChatServer() as fast:
+        with pytest.raises(BrokenPipeError):
+            await run_over((slow, fast), plan(), show=show, keep=kept.extend)
+        left = asyncio.all_tasks() - slow.handlers() - fast.handlers()
+        tasks = len(left)
     assert tasks == 1
     assert kept
 
 
-def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
+async def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
     kept: list[RequestRecord] = []
 
     class Later(Gate):
@@ -389,18 +345,15 @@ def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
                 return True
             return await super().answer(writer)
 
-    async def scene() -> tuple[Bench, int]:
-        async with Later() as server:
-            bench = bench_of([server.url], plan(requests=50, concurrency=2), keep=kept.extend)
-            run = asyncio.create_task(bench.run())
-            await until(lambda: server.held == 2)
-            run.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await run
-            left = asyncio.all_tasks() - server.handlers()
-            return bench, len(left)
-
-    bench, tasks = asyncio.run(scene())
+    async with Later() as server:
+        bench = bench_of([server.url], plan(requests=50, concurrency=2), keep=kept.extend)
+        run = asyncio.create_task(bench.run())
+        await until(lambda: server.held == 2)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        left = asyncio.all_tasks() - server.handlers()
+        tasks = len(left)
     assert kept == shots_of(bench)
     assert [shot.ok for shot in kept] == [True] * 3
     assert bench.hosts[0].in_flight == 0
@@ -431,16 +384,14 @@ def hold_up(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("busy", ["a", "b", None])
-def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | None) -> None:
+async def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | None) -> None:
     def show(shot: RequestRecord) -> None:
         if shot.name == busy:
             hold_up(0.1)
 
-    async def scene() -> Bench:
-        async with ChatServer() as a, ChatServer() as b:
-            return await run_over((a, b), plan(sequential=True, requests=4), show=show)
-
-    found = asyncio.run(scene()).fitness
+    async with ChatServer() as a, ChatServer() as b:
+        seen = await run_over((a, b), plan(sequential=True, requests=4), show=show)
+    found = seen.fitness
     lag_ms = found.loop_lag_p99_ms
     assert lag_ms is not None
     if busy:
@@ -450,7 +401,7 @@ def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | Non
         assert lag_ms < 90
 
 
-def test_what_happens_after_the_load_is_not_held_against_the_machine() -> None:
+async def test_what_happens_after_the_load_is_not_held_against_the_machine() -> None:
     class Busy(ChatServer):
         async def show(self, writer: asyncio.StreamWriter) -> bool:
             if len(self.asked()) == 8:
@@ -458,29 +409,24 @@ def test_what_happens_after_the_load_is_not_held_against_the_machine() -> None:
             writer.write(self.pages["page"])
             return True
 
-    async def scene() -> Bench:
-        async with Busy() as server:
-            server.pages["page"], server.pages["/metrics"] = server.pages["/metrics"], server.show
-            return await run_over((server,), plan())
-
-    lag_ms = asyncio.run(scene()).fitness.loop_lag_p99_ms
+    async with Busy() as server:
+        server.pages["page"], server.pages["/metrics"] = server.pages["/metrics"], server.show
+        found = await run_over((server,), plan())
+    lag_ms = found.fitness.loop_lag_p99_ms
     assert lag_ms is not None
     assert lag_ms < 90
 
 
-def test_a_host_that_is_slow_is_no_lateness_of_the_machine() -> None:
+async def test_a_host_that_is_slow_is_no_lateness_of_the_machine() -> None:
     """In an open loop whose places it holds, requests leave late for its sake."""
     wanted = plan(requests=4, rate=100.0, arrival="constant", concurrency=1)
 
-    async def scene() -> Bench:
-        async with Gate() as server:
-            run = asyncio.create_task(run_over((server,), wanted))
-            await until(lambda: server.held == 1)
-            await asyncio.sleep(0.2)
-            server.opened.set()
-            return await run
-
-    bench = asyncio.run(scene())
+    async with Gate() as server:
+        run = asyncio.create_task(run_over((server,), wanted))
+        await until(lambda: server.held == 1)
+        await asyncio.sleep(0.2)
+        server.opened.set()
+        bench = await run
     assert max(shot.send_lag_ms for shot in shots_of(bench)) >= 150
     lag_ms = bench.fitness.send_lag_p99_ms
     assert lag_ms is not None
@@ -502,14 +448,11 @@ def test_a_run_is_told_before_it_begins() -> None:
     assert (run.ended_at, run.client_ok) == (None, None)
 
 
-def test_times_of_day_are_the_wall_clocks() -> None:
-    async def scene() -> tuple[float, list[RequestRecord], float]:
-        async with ChatServer() as server:
-            began = time.time()
-            bench = await run_over((server,), plan())
-            return began, shots_of(bench), time.time()
-
-    began, shots, ended = asyncio.run(scene())
+async def test_times_of_day_are_the_wall_clocks() -> None:
+    async with ChatServer() as server:
+        began = time.time()
+        bench = await run_over((server,), plan())
+        shots, ended = shots_of(bench), time.time()
     for shot in shots:
         assert shot.sent_at is not None
         assert began - 0.01 <= shot.planned_at <= ended + 0.01
