@@ -173,15 +173,13 @@ async def test_cache_status_goes_before_x_cache() -> None:
     head = b"\r\nx-cache: MISS\r\ncache-status: toolkit; hit\r\n\r\n"
 
     async with ChatServer(STREAM.replace(b"\r\n\r\n", head, 1)) as server:
-        found = await one_shot(server.url)
-    assert found.cache_status == "toolkit; hit"
+        assert (await one_shot(server.url)).cache_status == "toolkit; hit"
 
 
 async def test_a_header_is_fit_for_a_screen_and_for_the_store() -> None:
     page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: a\xff\x1b[31mb\r\n\r\n", 1)
     async with ChatServer(page) as server:
-        found = await one_shot(server.url)
-    assert found.cache_status == "a??[31mb"
+        assert (await one_shot(server.url)).cache_status == "a??[31mb"
 
 
 @pytest.mark.usefixtures("loop")
@@ -203,8 +201,7 @@ async def test_an_answer_that_is_packed_though_nobody_asked_for_it_is_unpacked()
 async def test_requests_one_after_the_other_share_a_connection() -> None:
     async with ChatServer() as server, client_of(server.url) as client:
         shots = [await client.send(context(), ask(slot), time.monotonic()) for slot in range(20)]
-        found = [shot.ok for shot in shots], server.connections
-    assert found == ([True] * 20, 1)
+        assert ([shot.ok for shot in shots], server.connections) == ([True] * 20, 1)
 
 
 @pytest.mark.usefixtures("loop")
@@ -214,8 +211,7 @@ async def test_connections_are_ready_before_the_load() -> None:
         ready = server.connections
         sends = (client.send(context(8), ask(slot), time.monotonic()) for slot in range(8))
         assert all(shot.ok for shot in await asyncio.gather(*sends))
-        found = ready, server.connections
-    assert found == (8, 8)
+        assert (ready, server.connections) == (8, 8)
 
 
 async def test_the_body_is_what_the_ask_says_and_nothing_else_is_sent() -> None:
@@ -239,8 +235,7 @@ async def test_a_long_prompt_arrives_whole() -> None:
 
     async with ChatServer() as server, client_of(server.url) as client:
         shot = await client.send(context(), long, time.monotonic())
-        found = shot.ok, server.asked() == [long.body]
-    assert found == (True, True)
+        assert (shot.ok, server.asked() == [long.body]) == (True, True)
 
 
 async def test_nobody_but_the_host_is_contacted(
@@ -261,8 +256,7 @@ async def test_nobody_but_the_host_is_contacted(
                 with pytest.raises(PageError, match="answered 307"):
                     await page()
         assert not any("authorization" in headers for _, _, headers in server.requests)
-        found = kinds, other.paths()
-    assert found == ([None, "http_307"], [])
+        assert (kinds, other.paths()) == ([None, "http_307"], [])
 
 
 async def test_no_cookie_is_kept() -> None:
@@ -274,8 +268,7 @@ async def test_no_cookie_is_kept() -> None:
     ):
         for slot in range(2):
             await client.send(context(), ask(slot), time.monotonic())
-        found = [headers.get("cookie", "") for _, _, headers in server.requests]
-    assert found == ["", ""]
+        assert [headers.get("cookie", "") for _, _, headers in server.requests] == ["", ""]
 
 
 async def test_a_host_below_a_path_is_asked_below_it() -> None:
@@ -283,8 +276,7 @@ async def test_a_host_below_a_path_is_asked_below_it() -> None:
     async with RawServer(pages) as server, client_of(f"{server.url}/team") as client:
         await client.models()
         shot = await client.send(context(), ask(), time.monotonic())
-        found = shot.ok, server.paths()
-    assert found == (True, ["/team/v1/models", f"/team{CHAT}"])
+        assert (shot.ok, server.paths()) == (True, ["/team/v1/models", f"/team{CHAT}"])
 
 
 def has_ipv6() -> bool:
@@ -304,8 +296,10 @@ async def test_a_host_with_an_ipv6_address_is_asked() -> None:
     async with RawServer({CHAT: STREAM}, address="::1") as server:
         assert server.url.startswith("http://[::1]:")
         async with client_of(server.url) as client:
-            found = (await one_shot(server.url)).ok, await client.rtt_ms() is not None
-    assert found == (True, True)
+            assert ((await one_shot(server.url)).ok, await client.rtt_ms() is not None) == (
+                True,
+                True,
+            )
 
 
 async def test_a_name_is_tried_at_each_of_its_addresses() -> None:
@@ -314,5 +308,4 @@ async def test_a_name_is_tried_at_each_of_its_addresses() -> None:
     async with ChatServer() as server:
         url = server.url.replace("127.0.0.1", "localhost")
         async with client_of(url) as client:
-            found = (await one_shot(url)).ok, await client.rtt_ms() is not None
-    assert found == (True, True)
+            assert ((await one_shot(url)).ok, await client.rtt_ms() is not None) == (True, True)

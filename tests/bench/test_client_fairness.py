@@ -118,8 +118,7 @@ async def test_a_host_that_ends_each_connection_unannounced_is_asked_over_new_on
 
     async with ChatServer(answer) as server, client_of(server.url) as client:
         shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(30)]
-        found = [shot.error for shot in shots], server.connections
-    assert found == ([None] * 30, 30)
+        assert ([shot.error for shot in shots], server.connections) == ([None] * 30, 30)
 
 
 class ClosesOnTheSecond(ChatServer):
@@ -216,5 +215,4 @@ async def test_a_host_that_went_away_is_not_asked_again_and_again(
         shots.append(await client.send(context(), ask(1), time.monotonic()))
         await server.__aexit__(None, None, None)
         shots.append(await client.send(context(), ask(2), time.monotonic()))
-        found = [shot.error_kind for shot in shots]
-    assert found == [None, None, "connect"]
+        assert [shot.error_kind for shot in shots] == [None, None, "connect"]

@@ -286,8 +286,7 @@ async def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
     async with ChatServer(bomb) as server:
-        found = await one_shot(server.url)
-    assert found.error_kind == "too_large"
+        assert (await one_shot(server.url)).error_kind == "too_large"
 
 
 async def test_a_host_that_answers_without_reading_gets_no_wait() -> None:

@@ -180,8 +180,7 @@ async def test_a_metrics_page_that_is_none_says_why(
     async with RawServer({"/metrics": page}) as server, client_of(server.url) as client:
         with pytest.raises(PageError) as raised:
             await client.numbers(most_bytes=most_bytes)
-        found = str(raised.value)
-    assert found == error
+        assert str(raised.value) == error
 
 
 async def test_the_round_trip_is_a_handshake_and_asks_nothing() -> None:

@@ -212,8 +212,9 @@ async def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.Monke
 
     async with client_of("http://somewhere.test:8000") as client:
         monkeypatch.setattr(threading.Thread, "start", start)
-        found = (await client.send(context(), ask(), time.monotonic())).error
-    assert found == "no connection: this machine is out of threads for name lookups"
+        assert (
+            await client.send(context(), ask(), time.monotonic())
+        ).error == "no connection: this machine is out of threads for name lookups"
 
 
 async def test_a_name_is_told_in_aiohttps_words() -> None:

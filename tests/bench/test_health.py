@@ -93,13 +93,12 @@ async def test_the_senders_lateness_is_judged_with_the_rest(clocks: Clocks) -> N
 
 
 async def test_nothing_watches_on_after_the_stop() -> None:
-    health = Health()
+    before, health = asyncio.all_tasks(), Health()
     health.start()
     health.start()
     health.stop()
     await turns()
-    found = len(asyncio.all_tasks())
-    assert found == 1
+    assert asyncio.all_tasks() == before
 
 
 @pytest.fixture

@@ -38,8 +38,7 @@ async def test_requests_name_the_model_that_was_chosen(
 ) -> None:
     async with ChatServer(**{"/v1/models": TWO_MODELS}) as server:
         await measured(runner_at(server.url, plan(), model=wanted, listed=listed))
-        found = {body["model"] for body in server.asked()}
-    assert found == {asked_for}
+        assert {body["model"] for body in server.asked()} == {asked_for}
 
 
 @pytest.mark.parametrize("listed", [None, "tiny"])
@@ -142,8 +141,7 @@ async def test_as_many_are_warmed_up_with_at_once_as_are_measured_at_most() -> N
             await until(lambda: server.held == 4)
             server.opened.set()
             await warming
-            found = server.most
-    assert found == 4
+            assert server.most == 4
 
 
 async def test_a_host_that_fails_is_not_warmed_up_further() -> None:
@@ -263,8 +261,7 @@ async def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with Flaky() as server:
         shots = await measured(runner_at(server.url, plan(concurrency=1, requests=6)))
-        found = [shot.ok for shot in shots]
-    assert found == [False, True] * 3
+        assert [shot.ok for shot in shots] == [False, True] * 3
 
 
 # --- twins and levels ----------------------------------------------------------------------------------
@@ -290,8 +287,9 @@ async def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
 async def test_what_was_not_answered_has_no_twin() -> None:
     async with ChatServer(FAILS) as server:
         wanted = plan(concurrency=8, requests=16, sameness="pairs")
-        found = Counter(shot.kind for shot in await measured(runner_at(server.url, wanted)))
-    assert found == {"unique": 16}
+        assert Counter(shot.kind for shot in await measured(runner_at(server.url, wanted))) == {
+            "unique": 16
+        }
 
 
 async def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:

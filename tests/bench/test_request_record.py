@@ -11,7 +11,7 @@ from toolkit.protocol.completion import Answer
 from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
-ASK = PlannedRequest(
+REQUEST = PlannedRequest(
     slot=7,
     kind="twin",
     pair=3,
@@ -42,91 +42,55 @@ ANSWER = Answer(
     model="tiny",
     answer_id="id-1",
 )
+WHOLE = Answer(ok=True, streamed=False, ended_at=12.75, output_tokens=4, finish_reason="stop")
+NO_FINISH = replace(ANSWER, ok=False, error_kind="no_finish", error="no reason")
 
 
-def told(context: RequestContext = CLOSED, /, **more: Any) -> RequestRecord:
+def record_of(context: RequestContext = CLOSED, /, **more: Any) -> RequestRecord:
     """The record; `more` is what came back, and times that differ."""
     times = {name: more.pop(name, usual) for name, usual in TIMES.items()}
-    return request_record(context, ASK, Response(**more), **times)
+    return request_record(context, REQUEST, Response(**more), **times)
 
 
-def test_a_streams_times_count_from_its_send() -> None:
-    found = told(answer=ANSWER, status=200)
-    assert (found.planned_at, found.sent_at) == (1010.0, 1010.5)
-    assert (found.send_lag_ms, found.took_ms) == (500.0, 2500.0)
-    assert (found.ttft_ms, found.ttft_visible_ms, found.e2e_ms) == (500.0, 1000.0, 2000.0)
-    # (12.5 s - 11.0 s) / 3 tokens after the first chunk
-    assert found.tpot_ms == 500.0
-
-
-def test_in_an_open_loop_they_count_from_the_plan() -> None:
-    found = told(OPEN, answer=ANSWER)
-    assert (found.send_lag_ms, found.took_ms) == (500.0, 3000.0)
-    assert (found.ttft_ms, found.ttft_visible_ms, found.e2e_ms) == (1000.0, 1500.0, 2500.0)
-    assert found.concurrency is None
-
-
-@pytest.mark.parametrize("context", [OPEN, CLOSED])
-def test_a_send_before_its_plan_hides_no_latency(context: RequestContext) -> None:
-    """A timer of whole milliseconds may end half a one early."""
-    found = told(context, planned_s=10.75, answer=ANSWER)
-    assert (found.send_lag_ms, found.ttft_ms, found.took_ms) == (-250.0, 500.0, 2500.0)
-
-
-def test_a_whole_answer_ends_with_its_last_byte() -> None:
-    whole = Answer(ok=True, streamed=False, ended_at=12.75, output_tokens=4, finish_reason="stop")
-    found = told(answer=whole)
-    assert (found.e2e_ms, found.ttft_ms, found.tpot_ms, found.itl) == (2250.0, None, None, None)
-    assert found.token_chunks is None
-
-
-def test_gaps_are_kept_per_token() -> None:
-    found = told(answer=ANSWER)
-    expected = Sketch()
-    expected.add(500.0)  # 0.5 s for 1 token
-    expected.add(500.0)  # 1 s for 2 tokens
-    assert found.itl == expected.to_bytes()
-
-
-def test_the_asks_and_the_answers_facts_are_the_shots() -> None:
-    found = told(answer=ANSWER, status=200, cache_status="HIT")
-    assert (found.run, found.name, found.url, found.concurrency) == ("r", "alice", "http://a", 8)
-    assert (found.slot, found.kind, found.pair, found.prompt) == (7, "twin", 3, "robot")
-    assert (found.stream, found.max_tokens, found.ignore_eos) == (True, 64, True)
-    assert (found.prompt_tokens, found.output_tokens, found.cached_tokens) == (9, 4, 2)
-    assert (found.token_chunks, found.text_chars, found.finish_reason) == (3, 3, "length")
-    assert (found.model, found.answer_id) == ("tiny", "id-1")
-    assert (found.status_code, found.cache_status) == (200, "HIT")
-    assert (found.ok, found.error_kind, found.error) == (True, None, None)
-    assert found.text_hash == ANSWER.text_hash
-
-
-def test_tokens_that_nobody_told_are_marked() -> None:
-    found = told(answer=replace(ANSWER, output_tokens=3, output_tokens_estimated=True))
-    assert (found.output_tokens, found.output_tokens_estimated) == (3, True)
-
-
-def test_an_answers_own_fault_is_the_shots() -> None:
-    broken = replace(ANSWER, ok=False, error_kind="no_finish", error="no reason")
-    found = told(answer=broken)
-    assert (found.ok, found.error_kind, found.error) == (False, "no_finish", "no reason")
-    # what came before it broke is kept
-    assert found.ttft_ms == 500.0
-
-
-def test_a_failure_outside_goes_before_the_answers_own() -> None:
-    broken = replace(ANSWER, ok=False, error_kind="cut", error="closed")
-    found = told(answer=broken, failure=Failure(kind="timeout", error="late"))
-    assert (found.ok, found.error_kind, found.error) == (False, "timeout", "late")
-
-
-def test_without_an_answer_nothing_is_made_up() -> None:
-    found = told(failure=Failure(kind="connect", error="refused"))
-    assert (found.ok, found.error_kind, found.took_ms) == (False, "connect", 2500.0)
-    unknown = (found.ttft_ms, found.e2e_ms, found.itl, found.output_tokens, found.text_hash)
-    assert unknown == (None,) * 5
-
-
-def test_a_request_that_never_left_has_no_send() -> None:
-    found = told(sent_s=None, ended_s=12.0, failure=Failure(kind="not_sent", error="full"))
-    assert (found.planned_at, found.sent_at, found.send_lag_ms) == (1010.0, None, None)
+@pytest.mark.parametrize(
+    ("context", "facts", "expected"),
+    [
+        # a closed loop's times count from the send; TPOT is (12.5 s - 11.0 s) / 3 tokens after the first chunk
+        (CLOSED, {"answer": ANSWER}, {
+            "planned_at": 1010.0, "sent_at": 1010.5, "send_lag_ms": 500.0, "took_ms": 2500.0,
+            "ttft_ms": 500.0, "ttft_visible_ms": 1000.0, "e2e_ms": 2000.0, "tpot_ms": 500.0}),
+        # an open loop's from the plan
+        (OPEN, {"answer": ANSWER}, {
+            "send_lag_ms": 500.0, "took_ms": 3000.0, "ttft_ms": 1000.0, "ttft_visible_ms": 1500.0,
+            "e2e_ms": 2500.0, "concurrency": None}),
+        # a timer of whole milliseconds may end half a one early: that hides no latency
+        (OPEN, {"answer": ANSWER, "planned_s": 10.75}, {"send_lag_ms": -250.0, "ttft_ms": 500.0, "took_ms": 2500.0}),
+        (CLOSED, {"answer": ANSWER, "planned_s": 10.75}, {"send_lag_ms": -250.0, "ttft_ms": 500.0, "took_ms": 2500.0}),
+        (CLOSED, {"answer": WHOLE}, {
+            "e2e_ms": 2250.0, "ttft_ms": None, "tpot_ms": None, "itl": None, "token_chunks": None}),
+        # 0.5 s for 1 token, 1 s for 2 tokens
+        (CLOSED, {"answer": ANSWER}, {"itl": Sketch.of([500.0, 500.0]).to_bytes()}),
+        (CLOSED, {"answer": ANSWER, "status": 200, "cache_status": "HIT"}, {
+            "run": "r", "name": "alice", "url": "http://a", "concurrency": 8, "slot": 7, "kind": "twin", "pair": 3,
+            "prompt": "robot", "stream": True, "max_tokens": 64, "ignore_eos": True, "prompt_tokens": 9,
+            "output_tokens": 4, "cached_tokens": 2, "token_chunks": 3, "text_chars": 3, "finish_reason": "length",
+            "model": "tiny", "answer_id": "id-1", "status_code": 200, "cache_status": "HIT", "ok": True,
+            "error_kind": None, "error": None, "text_hash": ANSWER.text_hash}),
+        (CLOSED, {"answer": replace(ANSWER, output_tokens_estimated=True)}, {"output_tokens_estimated": True}),
+        # an answer's own fault keeps what came before it; a failure outside goes before it
+        (CLOSED, {"answer": NO_FINISH}, {
+            "ok": False, "error_kind": "no_finish", "error": "no reason", "ttft_ms": 500.0}),
+        (CLOSED, {"answer": NO_FINISH, "failure": Failure(kind="timeout", error="late")}, {
+            "ok": False, "error_kind": "timeout", "error": "late"}),
+        (CLOSED, {"failure": Failure(kind="connect", error="refused")}, {
+            "ok": False, "error_kind": "connect", "took_ms": 2500.0, "ttft_ms": None, "e2e_ms": None, "itl": None,
+            "output_tokens": None, "text_hash": None}),
+        (CLOSED, {"sent_s": None, "ended_s": 12.0, "failure": Failure(kind="not_sent", error="full")}, {
+            "planned_at": 1010.0, "sent_at": None, "send_lag_ms": None}),
+    ],
+)  # fmt: skip
+def test_a_record_holds_the_requests_moments_and_what_came_back(
+    context: RequestContext, facts: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = record_of(context, **facts)
+    assert {key: getattr(found, key) for key in expected} == expected

@@ -1,4 +1,4 @@
-"""Summary: what one host's shots add up to, each figure worked out by hand."""
+"""Summary: what one host's requests add up to, each figure worked out by hand."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -30,7 +30,7 @@ def shot(
 ) -> RequestRecord:
     """A streamed answer of 100 tokens in a closed loop, planned `at_s` after the start."""
     e2e_ms = took_ms or 1000.0
-    told = {
+    usual = {
         "planned_at": AT + at_s,
         "send_lag_ms": 0.0,
         "ttft_ms": e2e_ms / 10,
@@ -39,15 +39,15 @@ def shot(
         "prompt_tokens": 20,
         "output_tokens": 100,
     }
-    return answered(took_ms, slot, **{**told, **more})
+    return answered(took_ms, slot, **{**usual, **more})
 
 
 def failed(slot: int, kind: str, text: str | None = None, **more: Any) -> RequestRecord:
     return shot(slot, ok=False, error_kind=kind, error=text, ttft_ms=1.0, e2e_ms=1.0, **more)
 
 
-def told(*shots: RequestRecord, **more: Any) -> HostSummary:
-    return summary(shots, **({"name": "alice", "url": "http://h:1", "run": "r"} | more))
+def of(*records: RequestRecord, **more: Any) -> HostSummary:
+    return summary(records, **({"name": "alice", "url": "http://h:1", "run": "r"} | more))
 
 
 def about(value: float) -> Any:
@@ -55,205 +55,114 @@ def about(value: float) -> Any:
 
 
 def itl(*gaps_ms: float) -> bytes:
-    sketch = Sketch()
-    for gap in gaps_ms:
-        sketch.add(gap)
-    return sketch.to_bytes()
+    return Sketch.of(gaps_ms).to_bytes()
 
 
-def test_the_fixed_keys_come_first_and_in_their_order() -> None:
-    assert [field.name for field in fields(HostSummary)][: len(FIXED_KEYS)] == FIXED_KEYS
+UNSENT = {"sent_at": None, "send_lag_ms": None, "took_ms": None}
+TEN = [shot(slot, took_ms=100.0 * (slot + 1)) for slot in range(10)]
+HUNDRED = [shot(n, took_ms=1000.0 * (n + 1), send_lag_ms=n + 1.0) for n in range(100)]
+LATE = [failed(slot, "cut", send_lag_ms=80.0) for slot in range(100)]
+SILENT = shot(1, output_tokens=None, prompt_tokens=None)
+REFUSED = [
+    failed(0, "http_500", "out of memory"),
+    failed(1, "http_500", "out of memory"),
+    failed(2, "connect", "refused from port 1"),
+    failed(3, "connect", "refused from port 2"),
+    failed(4, "connect", "refused from port 2"),
+]
 
 
-def test_rates_are_per_second_from_the_first_planned_send_to_the_last_end() -> None:
-    # 0.0 .. 1.0, 0.5 .. 2.5, 1.0 .. 4.0: a window of 4 s, 3 answers, 300 tokens
-    found = told(shot(0), shot(1, 0.5, 2000.0), shot(2, 1.0, 3000.0))
-    assert found.window_s == 4.0
-    assert found.rps == 0.75
-    assert found.output_tokens_per_s == 75.0
-    assert (found.output_tokens, found.prompt_tokens) == (300, 60)
-
-
-def test_the_last_end_need_not_be_the_last_slots() -> None:
-    assert told(shot(0, 0.0, 5000.0), shot(1, 1.0, 1000.0)).window_s == 5.0
-
-
-def test_a_closed_loops_request_ends_its_time_after_it_was_sent() -> None:
-    # planned at 0, sent at 0.5, took 1 s from there
-    assert told(shot(0, sent_at=AT + 0.5)).window_s == 1.5
-
-
-def test_an_open_loops_request_ends_its_time_after_it_was_planned() -> None:
-    assert told(shot(0, concurrency=None, sent_at=AT + 0.5)).window_s == 1.0
-
-
-def test_a_failures_time_belongs_to_the_window() -> None:
-    # one answer in 1 s, one timeout that held the line for 4 s
-    found = told(shot(0), failed(1, "timeout", took_ms=4000.0))
-    assert (found.window_s, found.rps) == (4.0, 0.25)
-
-
-def test_requests_are_ok_or_errors_by_kind_the_most_frequent_first() -> None:
-    found = told(
-        failed(0, "cut"), shot(1), failed(2, "timeout"), failed(3, "timeout"), failed(4, "connect")
-    )
-    assert (found.requests, found.ok, found.errors) == (5, 1, 4)
-    assert list(found.error_kinds.items()) == [("timeout", 2), ("connect", 1), ("cut", 1)]
-
-
-def test_a_send_that_never_left_is_an_error_and_missed() -> None:
-    missed = failed(1, "not_sent", sent_at=None, send_lag_ms=None, took_ms=None)
-    found = told(shot(0), missed, limits=GoodputLimits(e2e_ms=5000.0))
-    assert (found.requests, found.planned, found.errors, found.missed) == (2, 2, 1, 1)
-    assert found.error_kinds == {"not_sent": 1}
-    assert found.good_share == 0.5
-
-
-def test_a_missed_sends_plan_opens_the_window() -> None:
-    # planned at 0 and never sent; the only answer came from 1 to 2
-    missed = failed(0, "not_sent", sent_at=None, took_ms=None, concurrency=None)
-    assert told(missed, shot(1, 1.0, concurrency=None)).window_s == 2.0
-
-
-def test_failures_are_in_no_latency() -> None:
-    found = told(shot(0), *(failed(slot, "cut", tpot_ms=1.0, itl=itl(1.0)) for slot in range(1, 9)))
-    assert found.e2e_p50_ms == found.unique_e2e_p50_ms == about(1000.0)
-    assert (found.ttft_p50_ms, found.tpot_p50_ms) == (about(100.0), about(10.0))
-    assert found.itl_p95_ms is None
-    assert found.output_tokens == 100
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        # 0.0 .. 1.0, 0.5 .. 2.5, 1.0 .. 4.0: a window of 4 s, 3 answers, 300 tokens
+        ([shot(0), shot(1, 0.5, 2000.0), shot(2, 1.0, 3000.0)],
+         {"window_s": 4.0, "rps": 0.75, "output_tokens_per_s": 75.0, "output_tokens": 300, "prompt_tokens": 60}),
+        ([shot(0, 0.0, 5000.0), shot(1, 1.0, 1000.0)], {"window_s": 5.0}),  # the last end is not the last slot's
+        # a closed loop's request ends its time after it was sent, an open loop's after it was planned
+        ([shot(0, sent_at=AT + 0.5)], {"window_s": 1.5}),
+        ([shot(0, concurrency=None, sent_at=AT + 0.5)], {"window_s": 1.0}),
+        # one answer in 1 s, one timeout that held the connection for 4 s
+        ([shot(0), failed(1, "timeout", took_ms=4000.0)], {"window_s": 4.0, "rps": 0.25}),
+        # planned at 0 and never sent; the only answer came from 1 to 2
+        ([failed(0, "not_sent", concurrency=None, **UNSENT), shot(1, 1.0, concurrency=None)],
+         {"window_s": 2.0, "missed": 1, "errors": 1, "error_kinds": {"not_sent": 1}, "planned": 2}),
+        ([failed(0, "not_sent", **UNSENT)], {"window_s": None, "rps": None}),
+        ([failed(0, "cut"), shot(1), failed(2, "timeout"), failed(3, "timeout"), failed(4, "connect")],
+         {"requests": 5, "ok": 1, "errors": 4, "error_kinds": {"timeout": 2, "connect": 1, "cut": 1}, "error": None}),
+        # failures are in no latency
+        ([shot(0), *(failed(slot, "cut", tpot_ms=1.0, itl=itl(1.0)) for slot in range(1, 9))],
+         {"e2e_p50_ms": about(1000.0), "unique_e2e_p50_ms": about(1000.0), "ttft_p50_ms": about(100.0),
+          "tpot_p50_ms": about(10.0), "itl_p95_ms": None, "output_tokens": 100}),
+        # 10 answers of 100, 200, ... 1000 ms: rank 5 is 500, rank ceil(9.5) = 10 is 1000
+        (TEN, {"e2e_p50_ms": about(500.0), "e2e_p95_ms": about(1000.0), "ttft_p50_ms": about(50.0),
+               "ttft_p95_ms": about(100.0), "tpot_p50_ms": about(5.0)}),
+        # a p99 needs a hundred values: of 1 .. 100 s rank 99 is 99 s
+        (HUNDRED, {"e2e_p99_ms": about(99_000.0), "send_lag_p99_ms": about(99.0)}),
+        ([*HUNDRED[1:], failed(100, "cut")], {"e2e_p99_ms": None, "send_lag_p99_ms": about(99.0)}),
+        # the send lag counts all that left, ok or not; one early by the clock's grain is not late
+        (LATE, {"send_lag_p99_ms": about(80.0)}),
+        ([replace(one, sent_at=None) for one in LATE], {"send_lag_p99_ms": None}),
+        ([replace(one, send_lag_ms=-0.001) for one in LATE], {"send_lag_p99_ms": pytest.approx(0.01)}),
+        # gaps of all streams one by one: 18 of 10 ms and 2 of 70 ms: rank 19 of 20; a mean of p95s would say 40
+        ([shot(0, itl=itl(*[10.0] * 18)), shot(1, itl=itl(70.0, 70.0)), shot(2, itl=None)],
+         {"itl_p95_ms": about(70.0)}),
+        ([shot(0, stream=False, ttft_ms=None, tpot_ms=None)],
+         {"e2e_p50_ms": about(1000.0), "ttft_p50_ms": None, "tpot_p50_ms": None, "itl_p95_ms": None}),
+        ([shot(0), shot(1, kind="twin", pair=0, took_ms=20.0), shot(2, kind="repeat")],
+         {"requests": 3, "unique_e2e_p50_ms": about(1000.0), "twin_e2e_p50_ms": about(20.0)}),
+        ([shot(0, ttft_visible_ms=700.0)], {"ttft_visible_p50_ms": about(700.0)}),
+        # tokens that no answer tells are unknown, and a part is marked
+        ([SILENT], {"output_tokens": None, "output_tokens_per_s": None, "prompt_tokens": None}),
+        ([shot(0), SILENT], {"output_tokens": 100, "output_tokens_estimated": True}),
+        ([shot(0, output_tokens_estimated=True)], {"output_tokens_estimated": True}),
+        ([shot(0)], {"output_tokens_estimated": False, "goodput": None, "good_share": None}),
+        # where nothing was answered: one kind with three texts outweighs two equal texts of another
+        (REFUSED, {"error": "refused from port 2 (3 of 5 requests)", "ok": 0, "rps": 0.0, "e2e_p50_ms": None}),
+        ([failed(0, "timeout")], {"error": "timeout (1 of 1 requests)"}),
+        ([shot(0, ok=False, sent_at=None, took_ms=None)], {"error": "not_sent (1 of 1 requests)"}),
+        ([], {"error": "no request was sent", "requests": 0, "error_kinds": {}, "window_s": None, "rps": None,
+              "output_tokens": 0, "output_tokens_per_s": None}),
+    ],
+)  # fmt: skip
+def test_a_figure_is_worked_out_from_its_requests(
+    records: list[RequestRecord], expected: dict[str, Any]
+) -> None:
+    found = of(*records)
+    assert {key: getattr(found, key) for key in expected} == expected
+    assert found.requests == found.ok + found.errors
+    assert list(found.error_kinds.values()) == sorted(found.error_kinds.values(), reverse=True)
 
 
 def test_warmup_counts_nowhere() -> None:
     cold = shot(0, -60.0, 50_000.0, kind="warmup", send_lag_ms=500.0)
-    counted = [shot(slot) for slot in range(3)]
-    assert told(cold, *counted) == told(*counted)
-    assert told(cold).requests == 0
+    assert of(cold, *TEN) == of(*TEN)
+    assert of(cold).requests == 0
 
 
-def test_quantiles_are_nearest_ranks() -> None:
-    # 10 answers of 100, 200, ... 1000 ms: rank 5 is 500, rank ceil(9.5) = 10 is 1000
-    found = told(*(shot(slot, took_ms=100.0 * (slot + 1)) for slot in range(10)))
-    assert (found.e2e_p50_ms, found.e2e_p95_ms) == (about(500.0), about(1000.0))
-    assert (found.ttft_p50_ms, found.ttft_p95_ms) == (about(50.0), about(100.0))
-    assert found.tpot_p50_ms == about(5.0)
-
-
-def test_a_p99_needs_a_hundred_answers() -> None:
-    # 100 values of 1 .. 100 s: rank 99 is 99 s
-    shots = [shot(slot, took_ms=1000.0 * (slot + 1), send_lag_ms=slot + 1.0) for slot in range(100)]
-    assert told(*shots).e2e_p99_ms == about(99_000.0)
-    assert told(*shots).send_lag_p99_ms == about(99.0)
-    assert told(*shots[1:]).e2e_p99_ms is None
-    assert told(*shots[1:], failed(100, "cut")).e2e_p99_ms is None
-
-
-def test_the_send_lag_counts_all_that_left_ok_or_not() -> None:
-    late = [failed(slot, "cut", send_lag_ms=80.0) for slot in range(100)]
-    assert told(*late).send_lag_p99_ms == about(80.0)
-    assert told(*(replace(one, sent_at=None) for one in late)).send_lag_p99_ms is None
-
-
-def test_a_send_early_by_the_clocks_grain_is_not_late() -> None:
-    early = [shot(slot, send_lag_ms=-0.001) for slot in range(100)]
-    assert told(*early).send_lag_p99_ms < 0.02
-
-
-def test_gaps_of_all_streams_count_one_by_one() -> None:
-    # 18 gaps of 10 ms and 2 of 70 ms: rank 19 of 20; a mean of per-shot p95s would say 40
-    found = told(shot(0, itl=itl(*[10.0] * 18)), shot(1, itl=itl(70.0, 70.0)), shot(2, itl=None))
-    assert found.itl_p95_ms == about(70.0)
-
-
-def test_whole_answers_have_an_e2e_and_no_first_token() -> None:
-    found = told(shot(0, stream=False, ttft_ms=None, tpot_ms=None))
-    assert found.e2e_p50_ms == about(1000.0)
-    assert (found.ttft_p50_ms, found.tpot_p50_ms, found.itl_p95_ms) == (None, None, None)
-
-
-def test_twins_and_unique_requests_are_told_apart() -> None:
-    found = told(shot(0), shot(1, kind="twin", pair=0, took_ms=20.0), shot(2, kind="repeat"))
-    assert (found.unique_e2e_p50_ms, found.twin_e2e_p50_ms) == (about(1000.0), about(20.0))
-    assert found.e2e_p50_ms == about(1000.0)
-    assert found.requests == 3
-
-
-def test_reasoning_is_no_visible_token() -> None:
-    assert told(shot(0, ttft_visible_ms=700.0)).ttft_visible_p50_ms == about(700.0)
-
-
-def test_tokens_that_nobody_told_are_unknown_and_a_part_is_marked() -> None:
-    silent = shot(1, output_tokens=None, prompt_tokens=None)
-    found = told(silent)
-    assert (found.output_tokens, found.output_tokens_per_s, found.prompt_tokens) == (None,) * 3
-    assert told(shot(0), silent).output_tokens == 100
-    assert told(shot(0), silent).output_tokens_estimated
-    assert told(shot(0, output_tokens_estimated=True)).output_tokens_estimated
-    assert not told(shot(0)).output_tokens_estimated
-
-
-def test_goodput_is_good_requests_a_second_of_the_window() -> None:
-    # 4 answers in 4 s, of 1, 2, 3, 4 s; up to 3 s is good, and so 3 of 5 planned
-    shots = [shot(slot, took_ms=1000.0 * (slot + 1)) for slot in range(4)]
-    found = told(*shots, failed(4, "http_500", took_ms=1.0), limits=GoodputLimits(e2e_ms=3000.0))
-    assert (found.goodput, found.good_share) == (0.75, 0.6)
-
-
-def test_without_limits_there_is_no_goodput() -> None:
-    assert (told(shot(0)).goodput, told(shot(0)).good_share) == (None, None)
-
-
-def test_where_nothing_was_answered_the_most_frequent_error_is_told_with_its_count() -> None:
-    # one kind with three texts outweighs two equal texts of another
-    found = told(
-        failed(0, "http_500", "out of memory"),
-        failed(1, "http_500", "out of memory"),
-        failed(2, "connect", "refused from port 1"),
-        failed(3, "connect", "refused from port 2"),
-        failed(4, "connect", "refused from port 2"),
-    )
-    assert found.error == "refused from port 2 (3 of 5 requests)"
-    assert (found.ok, found.rps, found.output_tokens_per_s) == (0, 0.0, 0.0)
-    assert (found.e2e_p50_ms, found.goodput) == (None, None)
-
-
-def test_an_error_without_words_is_told_by_its_kind() -> None:
-    assert told(failed(0, "timeout")).error == "timeout (1 of 1 requests)"
-    nameless = shot(0, ok=False, sent_at=None, took_ms=None)
-    assert told(nameless).error == "not_sent (1 of 1 requests)"
-
-
-def test_one_answer_is_enough_for_no_error() -> None:
-    assert told(shot(0), failed(1, "connect", "refused")).error is None
-
-
-def test_a_host_that_was_asked_nothing_has_no_figures() -> None:
-    found = told(limits=GoodputLimits(e2e_ms=1.0))
-    assert found.error == "no request was sent"
-    assert (found.requests, found.ok, found.errors, found.error_kinds) == (0, 0, 0, {})
-    assert (found.window_s, found.rps, found.goodput, found.good_share) == (None,) * 4
-    assert (found.output_tokens, found.output_tokens_per_s) == (0, None)
-
-
-def test_a_window_without_length_gives_no_rate() -> None:
-    found = told(failed(0, "not_sent", sent_at=None, took_ms=None))
-    assert (found.window_s, found.rps) == (None, None)
-
-
-def test_what_the_caller_knows_is_passed_on() -> None:
+def test_what_the_caller_knows_is_passed_on_and_the_fixed_keys_come_first() -> None:
     verdict = Verdict(code="clean", confidence="high", evidence="nothing found")
     ledger = Ledger(run="r", name="alice", url="http://h:1", rtt_ms=0.4)
-    found = told(
-        shot(0), ledger=ledger, client_ok=False, verdicts=(verdict,), concurrency=8, rate=2.5
-    )
-    assert (found.name, found.url, found.run) == ("alice", "http://h:1", "r")
-    assert (found.rtt_ms, found.client_ok, found.verdicts) == (0.4, False, (verdict,))
-    assert (found.concurrency, found.rate) == (8, 2.5)
-    assert (told(shot(0)).rtt_ms, told(shot(0)).client_ok) == (None, None)
+    known = {"client_ok": False, "verdicts": (verdict,), "concurrency": 8, "rate": 2.5}
+    found = of(shot(0), ledger=ledger, **known)
+    assert (found.name, found.url, found.run, found.rtt_ms) == ("alice", "http://h:1", "r", 0.4)
+    assert {key: getattr(found, key) for key in known} == known
+    assert (of(shot(0)).rtt_ms, of(shot(0)).client_ok) == (None, None)
+    assert [field.name for field in fields(HostSummary)][: len(FIXED_KEYS)] == FIXED_KEYS
 
 
 # what a good request may take
 
 LIMITS = GoodputLimits(ttft_ms=500.0, tpot_ms=50.0, e2e_ms=10_000.0)
+
+
+def test_goodput_is_good_requests_a_second_of_the_window() -> None:
+    # 4 answers in 4 s, of 1, 2, 3, 4 s; up to 3 s is good, and so 3 of 5 planned
+    records = [shot(slot, took_ms=1000.0 * (slot + 1)) for slot in range(4)]
+    found = of(*records, failed(4, "http_500", took_ms=1.0), limits=GoodputLimits(e2e_ms=3000.0))
+    assert (found.goodput, found.good_share) == (0.75, 0.6)
+    nothing = of(limits=GoodputLimits(e2e_ms=1.0))
+    assert (nothing.goodput, nothing.good_share) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -356,23 +265,10 @@ def test_the_best_level_is_the_largest_that_meets_the_limits(
     ("levels", "at"),
     [
         # from 8 on: 10.0 -> 10.4 and 10.5 (+5 %), 800 -> 3,050 ms
-        (
-            [
-                (1, 1.9, 520),
-                (2, 3.7, 540),
-                (4, 7.0, 570),
-                (8, 10, 800),
-                (16, 10.4, 1540),
-                (32, 10.5, 3050),
-            ],
-            8,
-        ),
+        ([(1, 1.9, 520), (2, 3.7, 540), (4, 7, 570), (8, 10, 800), (16, 10.4, 1540), (32, 10.5, 3050)], 8),
         ([(16, 10.2, 1560), (4, 6.0, 660), (8, 10.0, 800)], 8),  # in any order
         ([(8, 10.0, 800), (16, 10.9, 1470)], 8),  # two levels are enough
-        (
-            [(8, 10.0, 800), (16, 11.0, 1450)],
-            None,
-        ),  # +10 %: still a gain, and above 16 nobody looked
+        ([(8, 10.0, 800), (16, 11.0, 1450)], None),  # +10 %: still a gain, and above 16 nobody looked
         ([(8, 10.0, 800), (16, 6.0, 2600)], 8),  # throughput that falls is past the knee, too
         # 8 and 9 at once lie too close together: +12 % is what a closed loop must show
         ([(8, 10.0, 800), (9, 10.1, 896)], None),
@@ -389,7 +285,7 @@ def test_the_best_level_is_the_largest_that_meets_the_limits(
         ([(8, 10.0, 800)], None),
         ([], None),
     ],
-)
+)  # fmt: skip
 def test_the_knee_is_where_throughput_ends_and_waiting_begins(
     levels: list[tuple[int, float | None, float | None]], at: int | None
 ) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,186 +23,146 @@ from support.shots import (
     uniques,
 )
 
-from toolkit.bench.counters import with_counters
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
-from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Ledger, RequestRecord
 
 EMPTY = Ledger(run="r", name="alice", url="http://h:1")
+Records = list[RequestRecord]
 
 
-def with_twins() -> list[RequestRecord]:
-    first = uniques(24)
-    return [*first, *(twin(first[n], 24 + n) for n in range(8))]
+def with_twins(count: int, twins: int) -> Records:
+    first = uniques(count)
+    return [*first, *(twin(first[n], count + n) for n in range(twins))]
+
+
+HONEST = with_twins(24, 8)
+FIRST, SHORT = uniques(24), uniques(16, tokens=1, text_chars=4)
+MEMORY = [replayed(FIRST[n], 24 + n, answer_id=FIRST[n].answer_id) for n in range(8)]
+CLAIMED = uniques(16, tokens=256, text_chars=4, token_chunks=1, finish_reason="length")
+ONE_WHOLE = uniques(16, tokens=1, text_chars=4, stream=False)
+SHORT_MEMORY = [
+    replayed(ONE_WHOLE[n], 16 + n, answer_id=ONE_WHOLE[n].answer_id, cache_status="HIT")
+    for n in range(8)
+]
+FLAKY = [
+    *FIRST,
+    *(failed(n, kind, took_ms=90.0) for n, kind in enumerate(["cut", "stream_error"] * 3, 24)),
+    *(twin(FIRST[n], 30 + n) for n in range(8)),
+]
+CUT, OTHERS = "truncated_output", "foreign_traffic"
+
+
+@pytest.mark.parametrize(
+    ("records", "counted", "expected"),
+    [
+        # a cache under somebody else's load: 40 requests of 100 tokens more than fill the gap of 8
+        ([*FIRST, *MEMORY], {"requests": 64, "generation_tokens": 6400, "running_before": 8},
+         {"response_cache": "high", OTHERS: "high"}),
+        # a cut answer is neither hidden nor foreign, and inflated only if it claims more:
+        # the engine was asked for one token, or made all that is claimed and the front kept it back, or passed one on
+        (CLAIMED, {"generation_tokens": 16, "asked_tokens": 16}, {CUT: "medium", "inflated_usage": "high"}),
+        (CLAIMED, {"asked_tokens": 16}, {CUT: "medium", "inflated_usage": "medium"}),
+        (SHORT, {"generation_tokens": 4096}, {CUT: "medium"}),
+        # a cache of cut answers
+        ([*ONE_WHOLE, *SHORT_MEMORY],
+         {"without": SHORT_MEMORY, "finished_stop": 0, "finished_length": 16, "asked_tokens": 16},
+         {"response_cache": "high", CUT: "high"}),
+        # a flaky host is only flaky, whatever its broken requests cost
+        (FLAKY, {}, {"fast_failures": "high"}),
+        (FLAKY, {"requests": 37, "generation_tokens": 3205}, {"fast_failures": "high"}),
+        (FLAKY, {"requests": 38, "generation_tokens": 3200 + 6 * 256}, {"fast_failures": "high"}),
+        # somebody else's queue
+        (uniques(16), {"requests": 80, "generation_tokens": 9000}, {OTHERS: "high"}),
+        (uniques(16), {"requests": 80, "generation_tokens": 9000, "queue_mean_ms": 900.0, "waiting_max": 30},
+         {OTHERS: "high", "saturated": "medium"}),
+    ],
+)  # fmt: skip
+def test_one_cause_is_reported_once_and_two_are_both(
+    records: Records, counted: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert accused(records, books(records, **counted)) == expected
 
 
 # clean and not judged
 
 
-def test_an_honest_host_is_clean_and_nothing_else() -> None:
-    shots = with_twins()
-    (only,) = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
-    assert (only.code, only.confidence) == ("clean", "high")
-    # 32 answers of 100 tokens
-    assert only.evidence == (
-        "32 requests were answered and the server counted the 3,200 tokens that they hold"
-    )
+@pytest.mark.parametrize(
+    ("records", "counted", "confidence", "sentence"),
+    [
+        # 32 answers of 100 tokens
+        (HONEST, {}, "high",
+         "32 requests were answered and the server counted the 3,200 tokens that they hold"),
+        # books that are not even make it less sure
+        (HONEST, {"requests": 31}, "medium", "nothing speaks against its 32 answers"),
+        (HONEST, {"generation_tokens": 3199}, "medium", "nothing speaks against its 32 answers"),
+        (HONEST, {"generation_tokens": 3201}, "medium", "nothing speaks against its 32 answers"),
+        # what a start looked like is needed by nobody to be clean
+        (with_twins(4, 2), {}, "high", (
+            "6 requests were answered and the server counted the 600 tokens that they hold"
+            " (not judged: cold: no new request followed the first answers)")),
+    ],
+)  # fmt: skip
+def test_a_host_is_clean_where_enough_was_judged(
+    records: Records, counted: dict[str, Any], confidence: str, sentence: str
+) -> None:
+    (only,) = told(records, books(records, **counted)).values()
+    assert (only.code, only.confidence, only.evidence) == ("clean", confidence, sentence)
 
 
-def test_books_that_are_not_even_make_clean_less_sure() -> None:
-    first = uniques(32)
-    shots = [*first, *(twin(first[n], 32 + n) for n in range(8))]
-    for uneven in ({"requests": 39}, {"generation_tokens": 3999}, {"generation_tokens": 4001}):
-        found = told(shots, books(shots, **uneven))
-        assert found["clean"].confidence == "medium"
-        assert found["clean"].evidence == "nothing speaks against its 40 answers"
+@pytest.mark.parametrize(
+    ("records", "ledger", "sentence"),
+    [
+        (HONEST, no_books(), "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404"),
+        (HONEST, replace(EMPTY, restarted=True, models_before=no_books().models_before),
+         "hidden_backend, foreign_traffic, and saturated: the server started anew during the run"),
+        (uniques(4), no_books(models_before=()), (
+            "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404;"
+            " response_cache: no request was answered twice;"
+            " model_mismatch: no list of models;"
+            " cold: no new request followed the first answers")),
+        # an open loop is judged by its own delays
+        ([replace(each, concurrency=None) for each in HONEST], no_books(),
+         "hidden_backend and foreign_traffic: `/metrics` answered 404"),
+        ([], EMPTY, "most codes: nothing was answered"),
+        ([failed(n, "timeout", took_ms=120_000.0) for n in range(8)], EMPTY, "most codes: nothing was answered"),
+    ],
+)  # fmt: skip
+def test_what_nobody_can_tell_is_not_judged(
+    records: Records, ledger: Ledger, sentence: str
+) -> None:
+    (only,) = told(records, ledger).values()
+    assert (only.code, only.confidence, only.evidence) == ("not_judged", "high", sentence)
 
 
-def test_a_sweep_is_judged_by_its_ladder_where_there_is_no_queue_to_see() -> None:
+def test_a_sweep_is_judged_by_its_levels_where_there_is_no_queue_to_see() -> None:
     two = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0)]
-    assert "saturated" not in told(with_twins(), no_books(), levels=two)["not_judged"].evidence
-    assert "saturated" in told(with_twins(), no_books(), levels=two[:1])["not_judged"].evidence
+    assert "saturated" not in told(HONEST, no_books(), levels=two)["not_judged"].evidence
+    assert "saturated" in told(HONEST, no_books(), levels=two[:1])["not_judged"].evidence
 
 
-def test_without_counters_nobody_is_clean_and_it_says_what_nobody_can_tell() -> None:
-    found = told(with_twins(), no_books())
-    assert set(found) == {"not_judged"}
-    assert found["not_judged"].confidence == "high"
-    assert found["not_judged"].evidence == (
-        "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404"
-    )
-
-
-def test_a_restarted_server_is_not_judged_by_its_counters() -> None:
-    before = EngineNumbers(engine="vllm", dialect="v1", requests_total=90, started_at=1.0)
-    after = replace(before, requests_total=4, started_at=900.0)
-    restarted = with_counters(Ledger(run="r", name="alice", url="http://h:1"), before, after)
-    found = told(with_twins(), restarted)
-    assert set(found) == {"not_judged"}
-    assert "foreign_traffic, and saturated: the server started anew" in found["not_judged"].evidence
-
-
-def test_reasons_are_told_apart_and_each_once() -> None:
-    found = told(uniques(4), no_books(models_before=()))
-    assert found["not_judged"].evidence == (
-        "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404;"
-        " response_cache: no request was answered twice;"
-        " model_mismatch: no list of models;"
-        " cold: no new request followed the first answers"
-    )
-
-
-def test_what_a_start_looked_like_is_needed_by_nobody_to_be_clean() -> None:
-    first = uniques(4)
-    shots = [*first, *(twin(first[n], 4 + n) for n in range(2))]
-    (only,) = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
-    assert (only.code, only.confidence) == ("clean", "high")
-    gap = "(not judged: cold: no new request followed the first answers)"
-    assert only.evidence.endswith(gap)
-    # beside an accusation it is a hint, which leaves nobody out of the honest board
-    found = told(shots, books(shots, requests=90, generation_tokens=9000))
+def test_what_was_accused_was_judged_and_a_small_gap_beside_it_is_a_hint() -> None:
+    found = told([*FIRST, *MEMORY], no_books(running_before=3))
+    assert set(found) == {"response_cache", OTHERS, "not_judged"}
+    assert found["not_judged"].evidence == "hidden_backend and saturated: `/metrics` answered 404"
+    # which leaves nobody out of the honest board
+    records = with_twins(4, 2)
+    found = told(records, books(records, requests=90, generation_tokens=9000))
     assert {code: each.confidence for code, each in found.items()} == {
-        "foreign_traffic": "high",
+        OTHERS: "high",
         "not_judged": "low",
     }
-
-
-def test_what_was_accused_was_judged() -> None:
-    first = uniques(16)
-    shots = [
-        *first,
-        *(
-            replayed(first[n], 16 + n, stream=False, ttft_ms=None, answer_id=first[n].answer_id)
-            for n in range(8)
-        ),
-    ]
-    found = told(shots, no_books(running_before=3))
-    assert set(found) == {"response_cache", "foreign_traffic", "not_judged"}
-    assert "foreign_traffic" not in found["not_judged"].evidence
-    assert "response_cache" not in found["not_judged"].evidence
-
-
-def test_nothing_sent_is_not_judged() -> None:
-    assert set(told([], EMPTY)) == {"not_judged"}
-
-
-def test_no_answer_is_not_clean() -> None:
-    shots = [failed(n, "timeout", took_ms=120_000.0) for n in range(8)]
-    assert set(told(shots, books(shots))) == {"not_judged"}
-
-
-def test_an_open_loop_is_judged_by_its_own_delays() -> None:
-    shots = [replace(each, concurrency=None) for each in with_twins()]
-    assert "saturated" not in told(shots, no_books())["not_judged"].evidence
-
-
-# causes that hide each other
-
-
-def test_a_cache_under_somebody_elses_load_is_both() -> None:
-    first = uniques(24)
-    memory = [replayed(first[n], 24 + n, answer_id=first[n].answer_id) for n in range(8)]
-    shots = [*first, *memory]
-    # the others' 40 requests of 100 tokens more than fill the gap of 8
-    crowded = books(shots, without=memory, requests=64, generation_tokens=6400, running_before=8)
-    assert accused(shots, crowded) == {"response_cache": "high", "foreign_traffic": "high"}
-
-
-def test_a_cut_answer_is_neither_hidden_nor_foreign_and_inflated_only_if_it_claims_more() -> None:
-    # the engine was asked for one token; the answer claims 256
-    shots = uniques(16, tokens=256, text_chars=4, token_chunks=1, finish_reason="length")
-    short = books(shots, generation_tokens=16, asked_tokens=16)
-    assert accused(shots, short) == {"truncated_output": "medium", "inflated_usage": "high"}
-    # the engine made what is claimed, and the front kept it back
-    made = books(shots, asked_tokens=16)
-    assert accused(shots, made) == {"truncated_output": "medium", "inflated_usage": "medium"}
-    # the engine wrote 256, and the front passed one on
-    kept = uniques(16, tokens=1, text_chars=4)
-    assert accused(kept, books(kept, generation_tokens=4096)) == {"truncated_output": "medium"}
-
-
-def test_a_cache_of_cut_answers_is_both() -> None:
-    first = uniques(16, tokens=1, text_chars=4, stream=False)
-    memory = [
-        replayed(first[n], 16 + n, answer_id=first[n].answer_id, cache_status="HIT")
-        for n in range(8)
-    ]
-    shots = [*first, *memory]
-    ledger_ = books(shots, without=memory, finished_stop=0, finished_length=16, asked_tokens=16)
-    assert accused(shots, ledger_) == {"response_cache": "high", "truncated_output": "high"}
-
-
-def test_a_flaky_host_is_only_flaky() -> None:
-    first = uniques(24)
-    bad = [failed(n, kind, took_ms=90.0) for n, kind in enumerate(["cut", "stream_error"] * 3, 24)]
-    again = [twin(first[n], 30 + n) for n in range(8)]
-    shots = [*first, *bad, *again]
-    ours = books(shots)
-    assert ours.generation_tokens is not None
-    for extra in (0, 5, 6 * 256):
-        made = replace(ours, requests=32 + min(extra, 6), generation_tokens=3200.0 + extra)
-        assert accused(shots, made) == {"fast_failures": "high"}
 
 
 @pytest.mark.parametrize(("failures", "codes"), [(3, {"clean"}), (8, set())])
 def test_who_fails_over_a_tenth_is_not_clean_though_its_answers_are(
     failures: int, codes: set[str]
 ) -> None:
-    first = uniques(24)
     # as slow as an answer, so that no speed comes of it
-    bad = [failed(n, "timeout", took_ms=60_000.0) for n in range(24, 24 + failures)]
-    shots = [*first, *bad, *(twin(first[n], 40 + n) for n in range(8))]
-    told = judgement(Case(records=shots, ledger=books(shots), host=HOST)).verdicts
-    assert {each.code for each in told} & {"clean", "fast_failures"} == codes
-
-
-def test_somebody_elses_queue_is_told_as_theirs_and_as_a_queue() -> None:
-    shots = uniques(16)
-    quiet = books(shots, requests=80, generation_tokens=9000)
-    assert accused(shots, quiet) == {"foreign_traffic": "high"}
-    queued = replace(quiet, queue_mean_ms=900.0, waiting_max=30)
-    assert accused(shots, queued) == {"foreign_traffic": "high", "saturated": "medium"}
+    bad = [failed(n, "timeout", took_ms=60_000.0) for n in range(40, 40 + failures)]
+    records = [*HONEST, *bad]
+    found = judgement(Case(records=records, ledger=books(records), host=HOST)).verdicts
+    assert {each.code for each in found} & {"clean", "fast_failures"} == codes
 
 
 # whatever an honest host does

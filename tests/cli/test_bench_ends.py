@@ -58,9 +58,11 @@ def benching(*words: str) -> Iterator[subprocess.Popen[str]]:
             running.kill()
 
 
-def interrupted(running: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], str]:
+def interrupted(
+    running: subprocess.Popen[str], by: signal.Signals = signal.SIGINT
+) -> tuple[list[dict[str, Any]], str]:
     """The first Ctrl-C, and what came then: JSON lines and standard error."""
-    running.send_signal(signal.SIGINT)
+    running.send_signal(by)
     output, errors = running.communicate(timeout=30)
     assert running.returncode == 130, errors
     return [json.loads(line) for line in output.splitlines()], heard(errors)
@@ -90,10 +92,13 @@ def stored_shots() -> int:
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_and_shows_what_was_measured(start: Callable[..., SimThread]) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_and_shows_what_was_measured(
+    start: Callable[..., SimThread], by: signal.Signals
+) -> None:
     with benching(start().url, *ENDLESS, "--json") as running:
         until(stored_shots)
-        (told,), errors = interrupted(running)
+        (told,), errors = interrupted(running, by)
     assert errors == STOPPED
     assert told["ok"] > 0
     assert rows("SELECT count(*) FROM shots WHERE kind <> 'warmup'") == [(told["requests"],)]
