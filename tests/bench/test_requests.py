@@ -17,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.requests import MARK_STRIDE, MARKS, WARMUP_PROMPTS, HostRequests, PlannedRequest
+from toolkit.bench.requests import (
+    MARK_STRIDE,
+    MARKS,
+    WARMUP_PROMPTS,
+    HostRequests,
+    PlannedRequest,
+    choose_model,
+)
 from toolkit.profiles import Profile, Prompt
+from toolkit.records import ServedModel
 
 MARK = re.compile(r"\[[0-9a-z]{4}-[0-9a-z]{4}\]")
 UNIQUE = BenchPlan(sameness="unique")
@@ -66,7 +74,7 @@ def names(asks: Sequence[PlannedRequest]) -> list[str]:
 # bodies
 
 
-def test_a_streamed_request_is_what_openais_clients_send() -> None:
+def test_a_body_is_what_openais_clients_send_and_holds_what_the_plan_says() -> None:
     ask = sent(BenchPlan(sameness="repeat", stream_share=1.0, max_tokens=99), 1, profile(1.0))[0]
     assert orjson.dumps(ask.body) == (
         b'{"model":"tiny","messages":[{"role":"user","content":"Tell 0"}],"max_tokens":99,'
@@ -74,12 +82,8 @@ def test_a_streamed_request_is_what_openais_clients_send() -> None:
     )
     assert (ask.slot, ask.kind, ask.pair, ask.prompt) == (0, "repeat", None, "p0")
     assert (ask.stream, ask.max_tokens) == (True, 99)
-
-
-def test_what_the_plan_leaves_out_is_not_sent_and_a_temperature_of_0_is() -> None:
     plan = BenchPlan(sameness="repeat", stream_share=0.0, temperature=0.0, ignore_eos=True)
-    ask = sent(plan, 1, profile(1.0))[0]
-    assert ask.body == {
+    assert sent(plan, 1, profile(1.0))[0].body == {
         "model": "tiny",
         "messages": [{"role": "user", "content": "Tell 0"}],
         "max_tokens": 256,
@@ -101,19 +105,14 @@ def test_a_prompt_may_ask_for_less_than_the_plan_but_not_for_more(
 # marks
 
 
-def test_a_mark_in_front_is_short_and_the_prompt_follows() -> None:
-    for ask in sent(UNIQUE, 50):
-        mark, prompt = text(ask).split(" ", 1)
-        assert MARK.fullmatch(mark)
-        assert prompt == f"Tell {ask.prompt[1:]}"
+@pytest.mark.parametrize("place", ["front", "end"])
+def test_a_mark_is_short_and_leaves_the_prompt_whole(place: Any) -> None:
+    for ask in sent(replace(UNIQUE, nonce_place=place), 50):
+        first, _, rest = text(ask).partition(" ")
+        prompt, _, last = text(ask).rpartition(" ")
+        assert MARK.fullmatch(first if place == "front" else last)
+        assert (rest if place == "front" else prompt) == f"Tell {ask.prompt[1:]}"
         assert ask.kind == "unique"
-
-
-def test_a_mark_at_the_end_leaves_all_before_it_equal() -> None:
-    for ask in sent(replace(UNIQUE, nonce_place="end"), 50):
-        prompt, _, mark = text(ask).rpartition(" ")
-        assert MARK.fullmatch(mark)
-        assert prompt == f"Tell {ask.prompt[1:]}"
 
 
 def test_no_mark_comes_twice_in_a_run_or_at_two_hosts() -> None:
@@ -123,10 +122,7 @@ def test_no_mark_comes_twice_in_a_run_or_at_two_hosts() -> None:
         asks = [one.next(slot) for slot in range(3000)] + [one.warmup(n) for n in range(100)]
         marks.update(text(ask)[:11] for ask in asks)
     assert len(marks) == 3 * 3100
-
-
-def test_marks_come_again_only_after_all_have_come() -> None:
-    # steps of a size without a common factor walk through all remainders
+    # they come again only after all have come: steps without a common factor walk through all remainders
     assert math.gcd(MARK_STRIDE, MARKS) == 1
     assert MARKS == 36**8
 
@@ -148,17 +144,18 @@ TALK = (
 )
 
 
-def test_in_a_conversation_the_front_is_the_first_message() -> None:
-    messages = sent(UNIQUE, 1, conversation(*TALK))[0].body["messages"]
-    assert re.fullmatch(MARK.pattern + " Be brief\\.", messages[0]["content"])
-    assert messages[1:] == list(TALK[1:])
-
-
-def test_in_a_conversation_the_end_is_the_users_last_message() -> None:
-    plan = replace(UNIQUE, nonce_place="end")
-    messages = sent(plan, 1, conversation(*TALK))[0].body["messages"]
-    assert re.fullmatch("Go on " + MARK.pattern, messages[3]["content"])
-    assert messages[:3] + messages[4:] == [*TALK[:3], TALK[4]]
+@pytest.mark.parametrize(
+    ("place", "at", "marked"),
+    [("front", 0, MARK.pattern + r" Be brief\."), ("end", 3, "Go on " + MARK.pattern)],
+)
+def test_in_a_conversation_the_first_message_is_marked_or_the_users_last_one(
+    place: Any, at: int, marked: str
+) -> None:
+    talk = conversation(*deepcopy(TALK))
+    messages = list(sent(replace(UNIQUE, nonce_place=place), 1, talk)[0].body["messages"])
+    assert re.fullmatch(marked, messages.pop(at)["content"])
+    assert messages == [*TALK[:at], *TALK[at + 1 :]]
+    assert talk == conversation(*TALK)  # the profile stays as it was
 
 
 @pytest.mark.parametrize(("place", "at"), [("front", 0), ("end", -1)])
@@ -175,13 +172,9 @@ def test_a_message_of_parts_gets_a_part_more(place: Any, at: int) -> None:
     assert MARK.fullmatch(mark["text"])
 
 
-def test_the_profile_stays_as_it_was() -> None:
-    talk = conversation(*deepcopy(TALK))
-    sent(BenchPlan(), 20, talk)
-    assert talk == conversation(*TALK)
-
-
 def test_repeated_prompts_bear_no_mark_and_are_equal_byte_for_byte() -> None:
+    assert {ask.kind for ask in sent(UNIQUE, 40)} == {"unique"}
+    assert {ask.kind for ask in sent(BenchPlan(twin_share=0.0), 40)} == {"unique"}
     asks = sent(BenchPlan(sameness="repeat"), 36)
     assert {ask.kind for ask in asks} == {"repeat"}
     bodies = Counter(orjson.dumps(ask.body) for ask in asks)
@@ -247,11 +240,6 @@ def test_an_answer_counts_once_and_only_to_a_unique_request_that_was_sent() -> N
     assert one.next(2).pair == 0
     one.answered(2)  # a twin has no twin
     assert [one.next(slot).pair for slot in (3, 4, 5)] == [None, None, None]
-
-
-def test_only_pairs_have_twins() -> None:
-    assert {ask.kind for ask in sent(UNIQUE, 40)} == {"unique"}
-    assert {ask.kind for ask in sent(BenchPlan(twin_share=0.0), 40)} == {"unique"}
 
 
 @given(
@@ -387,16 +375,12 @@ def test_warm_up_requests_are_like_no_measured_one() -> None:
         (number, "warmup", None) for number in range(30)
     ]
     assert len({text(ask) for ask in asks}) == 30
+    streams = asker(BenchPlan(stream_share=0.5))
+    assert sum(streams.warmup(number).body["stream"] for number in range(100)) == 50
     assert {text(ask)[12:] for ask in asks} == set(WARMUP_PROMPTS)
     assert all(ask.body["max_tokens"] == ask.max_tokens == 77 for ask in asks)
     measured = {text(one.next(slot)) for slot in range(30)}
     assert not measured & {text(ask)[12:] for ask in asks}
-
-
-def test_warm_up_takes_both_ways_of_answering_in_their_share() -> None:
-    one = asker(BenchPlan(stream_share=0.5))
-    flags = [one.warmup(number).body["stream"] for number in range(100)]
-    assert sum(flags) == 50
 
 
 def test_no_profile_of_the_catalog_holds_a_warm_up_prompt() -> None:
@@ -404,3 +388,39 @@ def test_no_profile_of_the_catalog_holds_a_warm_up_prompt() -> None:
     texts = [file.read_text(encoding="utf-8") for file in folder.iterdir()]
     assert texts
     assert not [prompt for prompt in WARMUP_PROMPTS for held in texts if prompt in held]
+
+
+# which model is asked for
+
+BASE = ServedModel(id="base", root="org/Base")
+ADAPTER = ServedModel(id="adapter", root="/lora/adapter")
+BOTH = (BASE, ADAPTER)
+SWAPPED = (ServedModel(id="a", root="b"), ServedModel(id="b", root="a"))
+
+
+@pytest.mark.parametrize(
+    ("served", "listed", "wanted", "model", "error"),
+    [
+        (BOTH, None, None, "base", None),  # the first one, as vLLM lists base models first
+        (BOTH, "adapter", None, "adapter", None),
+        (BOTH, "/lora/adapter", None, "adapter", None),  # by where its weights came from
+        (BOTH, "gone", None, "base", None),  # measured all the same; a verdict says so
+        (BOTH, None, "adapter", "adapter", None),
+        (BOTH, "adapter", "org/Base", "base", None),  # the command line goes before the hosts file
+        (BOTH, "base", "gone", None, "it does not serve `gone` but `base`, `adapter`"),
+        (SWAPPED, None, "b", "b", None),  # an id goes before a root of the same name
+        ((), "listed", None, "listed", None),  # it does not say what it serves: believe the user
+        ((), None, "wanted", "wanted", None),
+        ((), "listed", "wanted", "wanted", None),
+        ((), None, None, None, "it lists no model, and nobody named one"),
+    ],
+)
+def test_a_model_is_chosen_or_there_is_a_reason(
+    served: tuple[ServedModel, ...],
+    listed: str | None,
+    wanted: str | None,
+    model: str | None,
+    error: str | None,
+) -> None:
+    found = choose_model(served, listed=listed, wanted=wanted)
+    assert (found.model, found.error) == (model, error)
