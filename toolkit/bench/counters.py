@@ -4,11 +4,10 @@ Two readings of its `/metrics` page -> a Ledger; a ledger and the records -> an 
 what a difference means is for the verdicts to say. No network, no clock.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import START_SLACK_S, Ledger, RequestRecord
@@ -17,9 +16,8 @@ NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
 """Kinds of errors after which no host has seen a request."""
 ONE_A_REQUEST = 1
 """Engines differ in whether the first or the end-of-text token is counted: a difference in tokens alone must be larger."""
-
-Count = Callable[[EngineNumbers], float | None]
-"""One counter of a page: a number that never falls while the process lives."""
+QUEUE = ("queue_s", "queued")
+"""Seconds in the server's queue, and how many requests spent them."""
 
 
 def with_counters(
@@ -37,11 +35,19 @@ def with_counters(
     if before is not None and after is not None:
         restarted = has_restarted((before, *seen, after))
         if not restarted:
-            sums = {field: _moved(count, before, after) for field, count in _SUMS.items()}
-            total_s, queued = _moved(_queue_s, before, after), _moved(_queued, before, after)
-            if total_s is not None and queued:
+            began, ended = _counts(before), _counts(after)
+            # a series that is new on a page that counts began at 0: vLLM's Rust front end and TGI show some counters with
+            # their first request only
+            is_counting = any(began[key] is not None for key in began.keys() - QUEUE)
+            sums = {
+                key: value - (began[key] or 0.0)
+                for key, value in ended.items()
+                if value is not None and (is_counting or began[key] is not None)
+            }
+            queue_s, queued = (sums.pop(key, None) for key in QUEUE)
+            if queue_s is not None and queued:
                 # several engines' seconds may be added up in another order: a sum that stood still moves by 1e-16
-                queue_mean_ms = 1000 * max(0.0, total_s) / queued
+                queue_mean_ms = 1000 * max(0.0, queue_s) / queued
     return replace(
         known,
         restarted=restarted,
@@ -63,49 +69,34 @@ def has_restarted(pages: Sequence[EngineNumbers]) -> bool:
     starts = [page.started_at for page in pages if page.started_at is not None]
     if any(abs(later - earlier) > START_SLACK_S for earlier, later in pairwise(starts)):
         return True
-    for count in (*_SUMS.values(), _queued):
-        values = [value for page in pages if (value := count(page)) is not None]
-        if any(later < earlier for earlier, later in pairwise(values)):
-            return True
+    highest: dict[str, float] = {}
+    for counts in map(_counts, pages):
+        for key, value in counts.items():
+            if value is not None and key != "queue_s":
+                if value < highest.get(key, value):
+                    return True
+                highest[key] = value
     return False
 
 
-def _moved(count: Count, before: EngineNumbers, after: EngineNumbers) -> float | None:
-    """Subtract; a series that is new on a page that counts began at 0.
-
-    vLLM's Rust front end and TGI show some counters with their first request only.
-    """
-    now, then = count(after), count(before)
-    if then is None and any(each(before) is not None for each in _SUMS.values()):
-        then = 0.0
-    return None if now is None or then is None else now - then
-
-
-def _ended(reason: str) -> Count:
-    """Requests that ended for one reason: 0 where the page tells reasons, but not this one yet."""
-    return lambda page: (
-        dict(page.finished_by_reason).get(reason, 0.0) if page.finished_by_reason else None
-    )
-
-
-def _of_histogram(name: str, part: Literal["sum", "count"]) -> Count:
-    return lambda page: getattr(getattr(page, name), part, None)
-
-
-_queue_s, _queued = _of_histogram("queue", "sum"), _of_histogram("queue", "count")
-_SUMS: Mapping[str, Count] = {
-    "requests": attrgetter("requests_total"),
-    "prompt_tokens": attrgetter("prompt_tokens_total"),
-    "generation_tokens": attrgetter("generation_tokens_total"),
-    "finished_length": _ended("length"),
-    "finished_stop": _ended("stop"),
-    "asked_tokens": _of_histogram("asked_tokens", "sum"),
-    "asked_requests": _of_histogram("asked_tokens", "count"),
-    "prefix_queries": attrgetter("prefix_queries_total"),
-    "prefix_hits": attrgetter("prefix_hits_total"),
-    "preemptions": attrgetter("preemptions_total"),
-}
-"""Field of Ledger -> the counter whose difference it is."""
+def _counts(page: EngineNumbers) -> dict[str, float | None]:
+    """Field of Ledger -> its counter, a number that never falls while the process lives; and QUEUE's."""
+    reasons, asked, queue = dict(page.finished_by_reason), page.asked_tokens, page.queue
+    return {
+        "requests": page.requests_total,
+        "prompt_tokens": page.prompt_tokens_total,
+        "generation_tokens": page.generation_tokens_total,
+        # 0 where the page tells reasons, but not this one yet
+        "finished_length": reasons.get("length", 0.0) if reasons else None,
+        "finished_stop": reasons.get("stop", 0.0) if reasons else None,
+        "asked_tokens": asked.sum if asked else None,
+        "asked_requests": asked.count if asked else None,
+        "prefix_queries": page.prefix_queries_total,
+        "prefix_hits": page.prefix_hits_total,
+        "preemptions": page.preemptions_total,
+        "queue_s": queue.sum if queue else None,
+        "queued": queue.count if queue else None,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
