@@ -1,5 +1,6 @@
 """Any declaration's file: which line and key a mistake is told of, what is offered instead, and what the schema says."""
 
+import tomllib
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from toolkit.config_file import (
     record,
     schema,
     toml_tables,
+    toml_text,
 )
 from toolkit.errors import ToolkitError
 
@@ -183,3 +185,14 @@ def test_the_schema_holds_types_limits_words_and_defaults() -> None:
     assert wheel["description"] == "One of them."
     assert wheel["properties"]["name"]["description"] == "How it is called."
     assert allowed(wheel["properties"]["turns"]) == "a duration from 1 ms to 3,650 d or `none`"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"text": 'quotes " and \\ and\nlines\tand \x7f and \x01', "more": "ü 🙂 \u2028"},
+        {"list": [1, 2.5, 1e22, float("inf"), True, "x"], "table": {"a b": {"c": []}}},
+    ],
+)
+def test_written_toml_reads_back_equal(table: dict[str, object]) -> None:
+    assert tomllib.loads(toml_text(table)) == table

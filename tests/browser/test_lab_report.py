@@ -11,8 +11,8 @@ from support.browser import Tab, files_opened, overflow
 
 from toolkit.cli import main
 from toolkit.tuning.pages import sweep_page
-from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
-from toolkit.tuning.sweep_table import MeasuredConfiguration, moved, table
+from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_table import SweepRow, moved, table
 
 TOKENS = "output_tokens_per_s"
 Opened = Callable[..., Tab]
@@ -38,10 +38,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _sweep() -> str:
     values = {"fp8": 1070.0, "awq": 1211.0, f"gptq-{'x' * 60}": 3114.0, "broken": None}
     known = [
-        MeasuredConfiguration(
-            configuration=Configuration(
-                name=name, stage=1, lever="quantization", value=name, serving=Serving()
-            ),
+        SweepRow(
+            name=name,
+            stage=1,
+            lever="quantization",
+            value=name,
             status="measured" if value else "failed",
             cause=None if value else "the GPU is out of memory" * 4,
             blocks={n: {TOKENS: value * (1 + n / 500)} for n in range(3)} if value else {},

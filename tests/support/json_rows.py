@@ -161,8 +161,8 @@ def _swept() -> list[dict[str, Any]]:
     """A sweep takes half a minute for its first line: this one was not run, and only printed."""
     compared = Compared(metric="rps", difference=0.1, verdict="not shown")
     row = SweepRow(
-        name="a", stage=1, lever="l", value="1", status="measured", cause=None, blocks=1, runs=("r",),
-        start_s=1.0, figures={"rps": 1.0}, against="b", compared=(compared,),
+        name="a", stage=1, lever="l", value="1", status="measured", blocks={1: {"rps": 1.0}}, runs=("r",),
+        starts_s=(1.0,), against="b", compared=(compared,),
     )  # fmt: skip
     moved = Moved(
         lever="l", best="a", worst="b", factor=1.1, low=None, high=None, verdict="not shown"

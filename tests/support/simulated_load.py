@@ -97,7 +97,6 @@ class _House:
         found = sample_of_page(
             read_page(text),
             at_s=now,
-            wall_s=STARTED_AT + now,
             max_model_len=self.setup.max_model_len,
         )
         assert found is not None

@@ -90,7 +90,7 @@ def diagnosis(name: str, seed: int, load: dict[str, Any], told: dict[str, Any]) 
 def test_a_bottleneck_that_is_built_in_is_found_and_nothing_else(code: str) -> None:
     for seed in SEEDS:
         found = diagnosis(SICK[code][0], seed, *SICK[code][1:]).found
-        assert [each.code for each in found] == [code], seed
+        assert [each.rule.code for each in found] == [code], seed
         assert found[0].confidence in ("high", "medium")
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_found_in_a_healthy_server(how: str) -> None:
     name, load, told = HEALTHY[how]
     for seed in SEEDS:
         found = diagnosis(name, seed, load, told)
-        assert [each.code for each in found.found] == [], seed
+        assert [each.rule.code for each in found.found] == [], seed
         assert "KV cache at most" in found.looked_at
 
 
@@ -110,7 +110,7 @@ def test_a_crowd_that_comes_at_once_to_a_cold_server_is_told_from_one_that_waits
 ):
     cold = {"clients": 64, "warm_s": 0.0, "cold_s": 8.0, "looks": 60}
     [found] = diagnosis("cold", 1, cold, {}).found
-    assert (found.code, found.confidence) == ("cold", "medium")
+    assert (found.rule.code, found.confidence) == ("cold", "medium")
     # warm, and all their prompts in one step: the first answers take 2.5 s, later ones a twentieth of that
     crowd = CROWD | {"max_num_batched_tokens": 32_768}
     evidence = evidence_of_samples(looks_at("gptq-int4", seed=1, **crowd))
@@ -140,7 +140,7 @@ def test_a_crowd_that_comes_at_once_to_a_cold_server_is_told_from_one_that_waits
 def test_what_goes_with_a_bottleneck_is_told_beside_it_and_not_without(
     server: str, load: dict[str, Any], told: dict[str, Any], codes: set[str]
 ) -> None:
-    assert {each.code for each in diagnosis(server, 1, load, told).found} == codes
+    assert {each.rule.code for each in diagnosis(server, 1, load, told).found} == codes
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_no_page_tells_is_found_where_another_source_tells_it(
     told: dict[str, Any], code: str
 ) -> None:
     [found] = diagnose(Evidence(**told), TABLE).found
-    assert found.code == code
+    assert found.rule.code == code
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_no_page_tells_is_found_where_another_source_tells_it(
 )
 def test_one_long_step_is_no_standstill(interval_s: float, confidence: str | None) -> None:
     told = Evidence(running_min=1.0, output_tokens_per_s=0.0, interval_s=interval_s)
-    found = [(each.code, each.confidence) for each in diagnose(told, TABLE).found]
+    found = [(each.rule.code, each.confidence) for each in diagnose(told, TABLE).found]
     assert found == ([("stands_still", confidence)] if confidence else [])
 
 
@@ -174,7 +174,7 @@ def test_a_cache_without_room_for_one_more_long_request_is_no_lack_of_sequences(
     """78 % are in use by two, so that memory looks free; the third does not fit."""
     load = {"asks": lambda _, dice: (tuple(dice.choices(range(99_999), k=3000)), 128), "clients": 8}
     [found] = diagnosis("awq", 3, load, {}).found
-    assert found.code == "kv_cache_small"
+    assert found.rule.code == "kv_cache_small"
     assert "one request more would make the KV blocks in use 11" in found.evidence
 
 
@@ -194,6 +194,6 @@ def test_what_a_page_cannot_tell_is_named_and_not_guessed() -> None:
 
 def test_prefix_caching_that_is_off_is_no_bottleneck_until_somebody_knows_the_prompts() -> None:
     found = diagnosis("no_prefix_cache", 0, {"asks": one_beginning, "clients": 16}, {})
-    assert [each.code for each in found.found] == []
+    assert [each.rule.code for each in found.found] == []
     [which] = [each for each in found.unknown if "prefix_cache_off" in each.codes]
     assert "toolkit capture" in which.tells

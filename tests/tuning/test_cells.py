@@ -3,16 +3,7 @@
 from support import shots
 from support.tallies import S, shot, sketch, tally
 
-from toolkit.tuning.cells import cells_of_shots, cells_of_tallies
-
-
-def test_a_second_without_a_tally_answered_nothing() -> None:
-    cells = cells_of_tallies([tally(S, ok=2), tally(S + 2, ok=1, errors=3)], [S, S + 1, S + 2])
-    assert [(each.ok, each.errors, each.elapsed_s) for each in cells] == [
-        (2, 0, 1.0),
-        (0, 0, 1.0),
-        (1, 3, 1.0),
-    ]
+from toolkit.tuning.cells import cells_of_tallies, cells_of_waves
 
 
 def test_the_parts_of_a_second_add_up_and_other_seconds_stay_out() -> None:
@@ -21,7 +12,8 @@ def test_the_parts_of_a_second_add_up_and_other_seconds_stay_out() -> None:
         tally(S, worker="w2", ok=1, output_tokens=7, e2e=sketch(200.0)),
         tally(S + 9, ok=99),
     ]
-    [cell] = cells_of_tallies(parts, [S])
+    [cell, silent] = cells_of_tallies(parts, [S, S + 1])
+    assert (silent.ok, silent.errors, silent.elapsed_s) == (0, 0, 1.0)
     assert (cell.ok, cell.output_tokens, cell.e2e.count, cell.ttft.count) == (2, 12, 2, 1)
 
 
@@ -36,7 +28,7 @@ def test_the_time_per_token_comes_from_unique_canaries_alone() -> None:
 
 def test_a_bench_is_cut_into_waves_of_as_many_as_ran_at_once() -> None:
     # 16 slots at concurrency 8; every answer takes 100 + 99 * 20 = 2,080 ms, the second wave leaves at 2.5 s
-    found = cells_of_shots([*shots.uniques(16), shots.shot(99, kind="warmup")])
+    found = cells_of_waves([*shots.uniques(16), shots.shot(99, kind="warmup")])
     assert [each.ok for each in found] == [8, 8]
     assert [round(each.elapsed_s, 3) for each in found] == [2.08, 2.5]
     assert [each.output_tokens for each in found] == [800, 800]
@@ -49,12 +41,12 @@ def test_a_request_that_was_sent_late_is_over_late() -> None:
         shots.shot(slot, concurrency=1, planned_at=shots.AT, sent_at=shots.AT + 5 * slot)
         for slot in range(2)
     ]
-    assert [round(each.elapsed_s, 3) for each in cells_of_shots(late)] == [2.08, 5.0]
+    assert [round(each.elapsed_s, 3) for each in cells_of_waves(late)] == [2.08, 5.0]
 
 
 def test_a_failure_takes_its_place_in_a_wave_and_no_place_among_latencies() -> None:
     wave = [*shots.uniques(7), shots.failed(7, "timeout")]
-    [cell] = cells_of_shots(wave)
+    [cell] = cells_of_waves(wave)
     assert (cell.ok, cell.errors, cell.e2e.count) == (7, 1, 7)
     assert cell.error_kinds == {"timeout": 1}
 
@@ -65,17 +57,13 @@ def test_an_open_loop_is_cut_by_how_many_were_under_way() -> None:
         shots.shot(slot, concurrency=None, planned_at=shots.AT + slot, sent_at=shots.AT + slot)
         for slot in range(12)
     ]
-    assert [each.ok for each in cells_of_shots(open_loop)] == [2] * 6
+    assert [each.ok for each in cells_of_waves(open_loop)] == [2] * 6
 
 
 def test_levels_of_a_sweep_follow_one_another() -> None:
     low = [shots.shot(slot, concurrency=2, planned_at=shots.AT + slot) for slot in range(4)]
     high = [shots.shot(slot, concurrency=4, planned_at=shots.AT + 100) for slot in range(4)]
-    found = cells_of_shots([*high, *low])
+    found = cells_of_waves([*high, *low])
     assert [each.ok for each in found] == [2, 2, 4]
     # the time between the levels belongs to neither
     assert sum(each.elapsed_s for each in found) < 10
-
-
-def test_no_shots_are_no_cells() -> None:
-    assert cells_of_shots([]) == []

@@ -25,46 +25,30 @@ def until_gone(pid: int) -> bool:
     return started_ticks(pid) is None
 
 
-def test_the_first_line_of_its_data_is_waited_for(tmp_path: Path) -> None:
-    child = python("import time; print('http://h', flush=True); time.sleep(60)", tmp_path)
-    try:
-        assert child.first_line(WAIT_S) == "http://h"
-        assert child.code is None
-    finally:
-        child.kill()
+def test_its_first_whole_line_is_waited_for(tmp_path: Path) -> None:
+    up = python("import time; print('http://h', flush=True); time.sleep(60)", tmp_path)
+    assert (up.first_line(WAIT_S), up.code) == ("http://h", None)
+    up.stop(0)
+    half = python("import time; print('half', end='', flush=True); time.sleep(60)", tmp_path)
+    with pytest.raises(ToolkitError, match="was not ready after 0 s"):
+        half.first_line(0.3)
+    with pytest.raises(ToolkitError, match="was not over after 0 s"):
+        half.wait(0.2)
+    half.stop(0)
 
 
-def test_half_a_line_is_none_yet(tmp_path: Path) -> None:
-    child = python(
-        "import sys, time; print('http://', end='', flush=True); time.sleep(60)", tmp_path
-    )
-    try:
-        with pytest.raises(ToolkitError, match="was not ready after 0 s"):
-            child.first_line(0.3)
-    finally:
-        child.kill()
-
-
-def test_a_child_that_ends_tells_its_cause_in_its_own_words(tmp_path: Path) -> None:
-    code = "import sys; print('Error: the disk is full\\n\\nHint: Make room', file=sys.stderr); sys.exit(1)"
-    with pytest.raises(ToolkitError) as told:
-        python(code, tmp_path).first_line(WAIT_S)
-    assert told.value.message == "the disk is full"
-
-
-def test_a_child_without_a_word_of_its_own_is_told_by_its_last_lines(tmp_path: Path) -> None:
-    child = python("raise SystemExit('Boom')", tmp_path)
-    assert child.wait(WAIT_S) == 1
-    assert child.failure().message == "`child` ended with exit code 1: Boom"
-
-
-def test_a_child_that_does_not_end_in_time_is_told(tmp_path: Path) -> None:
-    child = python("import time; time.sleep(60)", tmp_path)
-    try:
-        with pytest.raises(ToolkitError, match="was not over after 0 s"):
-            child.wait(0.2)
-    finally:
-        child.kill()
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("print('Error: the disk is full\\n\\nHint: Make room', file=sys.stderr); sys.exit(1)", "the disk is full"),
+        ("sys.exit('Boom')", "`child` ended with exit code 1: Boom"),
+        ("sys.exit(3)", "`child` ended with exit code 3"),
+    ],
+)  # fmt: skip
+def test_a_child_that_ends_says_why_in_its_own_words(tmp_path: Path, code: str, cause: str) -> None:
+    with pytest.raises(ToolkitError) as failed:
+        python(f"import sys; {code}", tmp_path).first_line(WAIT_S)
+    assert failed.value.message == cause
 
 
 def test_stopping_ends_what_it_started_too(tmp_path: Path) -> None:
@@ -81,10 +65,10 @@ def test_stopping_ends_what_it_started_too(tmp_path: Path) -> None:
     assert until_gone(grandchild)
 
 
-def test_a_child_that_will_not_hear_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('deaf', flush=True); time.sleep(600)"
+        "print('up', flush=True); time.sleep(600)"
     )
     child = python(code, tmp_path)
     child.first_line(WAIT_S)
@@ -122,5 +106,5 @@ def test_whoever_has_the_number_of_one_that_was_buried_is_left_alone(tmp_path: P
         over.stop()
         assert is_alive(other.mark)
     finally:
-        other.kill()
+        other.stop(0)
     assert not is_alive(other.mark)

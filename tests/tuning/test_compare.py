@@ -1,21 +1,18 @@
 """Before and after: verdicts by hand, and on simulated blasts whether they say what is so."""
 
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from toolkit.records import Run
 from toolkit.stats import Sketch
-from toolkit.tuning.compare import (
-    Cell,
-    ComparedMetric,
-    Comparison,
-    Side,
-    compare,
-)
+from toolkit.tuning.cells import Cell
+from toolkit.tuning.compare import ComparedMetric, Comparison, Side, compare
 
-PLAN = {"profile": "contest", "users_per_host": 4}
+PLAN: dict[str, object] = {"profile": "contest", "users_per_host": 4}
 SEEDS = 200
 SECONDS = 60
 
@@ -27,24 +24,14 @@ def cell(ok: int, *, errors: int = 0, tokens: int = 100, e2e: tuple[float, ...] 
     return Cell(elapsed_s=1.0, ok=ok, errors=errors, output_tokens=ok * tokens, e2e=sketch)
 
 
-def side(cells: list[Cell], **changes) -> Side:
-    made = Side(run="a" * 12, name="alice", cells=dict(enumerate(cells)), plan=PLAN, verb="blast")
-    return replace(made, **changes)
+def side(cells: list[Cell], plan: dict[str, object] = PLAN, **changes) -> Side:
+    run = Run(id="a" * 12, verb="blast", started_at=1.0, settings=json.dumps(plan))
+    return Side(run=replace(run, **changes), name="alice", cells=dict(enumerate(cells)))
 
 
 def row(found: Comparison, metric: str) -> ComparedMetric:
     [told] = [each for each in found.rows if each.metric == metric]
     return told
-
-
-def test_the_promised_keys_come_first_and_the_promised_metrics_in_order() -> None:
-    found = compare(side([cell(1)] * 60), side([cell(1)] * 60))
-    fields = list(ComparedMetric.__dataclass_fields__)
-    assert fields[:7] == ["metric", "a", "b", "difference", "low", "high", "verdict"]
-    assert [each.metric for each in found.rows] == [
-        *("rps", "output_tokens_per_s", "ttft_p50_ms", "ttft_p95_ms"),
-        *("e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms", "error_rate"),
-    ]
 
 
 def test_a_rate_by_hand() -> None:
@@ -58,13 +45,11 @@ def test_a_rate_by_hand() -> None:
     assert told.verdict == "better"
 
 
-@pytest.mark.parametrize(
-    ("metric", "verdict"), [("rps", "worse"), ("e2e_p50_ms", "worse"), ("error_rate", "worse")]
-)
-def test_each_metric_knows_which_way_is_worse(metric: str, verdict: str) -> None:
+@pytest.mark.parametrize("metric", ["rps", "e2e_p50_ms", "error_rate"])
+def test_each_metric_knows_which_way_is_worse(metric: str) -> None:
     a = side([cell(10, e2e=(100.0,) * 10)] * 60)
     b = side([cell(8, errors=2, e2e=(150.0,) * 8)] * 60)
-    assert row(compare(a, b), metric).verdict == verdict
+    assert row(compare(a, b), metric).verdict == "worse"
     assert row(compare(b, a), metric).verdict == "better"
 
 
@@ -145,7 +130,7 @@ def test_other_plans_are_named_and_shown_all_the_same(changes, reason: str) -> N
 
 
 def test_another_seed_compares_but_not_block_by_block() -> None:
-    a, b = side([cell(10)] * 60, seed=0), side([cell(10)] * 60, seed=1)
+    a, b = (side([cell(10)] * 60, PLAN | {"seed": seed}) for seed in (0, 1))
     found = compare(a, b)
     assert (found.comparable, found.paired) == (True, False)
     assert found.notes == ("A drew with seed 0, B with 1: not paired",)

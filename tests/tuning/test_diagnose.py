@@ -65,8 +65,9 @@ def test_a_rule_holds_where_all_that_it_needs_is_seen(
 def test_a_found_bottleneck_says_what_was_seen_in_numbers_and_what_the_rule_says() -> None:
     [found] = diagnose(FULL, rules({})).found
     assert found.evidence == "50.0 % of looks had a queue; 8 ran"
-    assert (found.lever, found.risk, found.watch) == ("turn it", "it breaks", "this")
-    assert found.source == "A Talk of 2025 (minute 3); `The Book` (9 of 10)"
+    rule = found.rule
+    assert (rule.lever, rule.risk, rule.watch) == ("turn it", "it breaks", "this")
+    assert rule.source == "A Talk of 2025 (minute 3); `The Book` (9 of 10)"
 
 
 def test_an_open_rule_names_what_is_unknown_and_a_closed_one_does_not() -> None:
@@ -79,7 +80,7 @@ def test_an_open_rule_names_what_is_unknown_and_a_closed_one_does_not() -> None:
 def test_the_surest_comes_first_and_equals_stay_in_the_tables_order() -> None:
     bases = (("a", "low"), ("b", "high"), ("c", "medium"), ("d", "high"))
     found = diagnose(FULL, rules(*({"code": code, "base": base} for code, base in bases))).found
-    assert [each.code for each in found] == ["b", "d", "c", "a"]
+    assert [each.rule.code for each in found] == ["b", "d", "c", "a"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_amounts_are_read_in_their_unit(value: float, unit: str, said: str) -> N
     assert amount(value, unit) == said
 
 
-def test_what_was_looked_at_is_told_where_it_is_known() -> None:
+def test_what_was_looked_at_is_said_where_it_is_known() -> None:
     assert looked_at(Evidence()) == "nothing could be looked at"
     seen = Evidence(interval_s=10.0, running_mean=2.0, error_share=0.0)
     assert looked_at(seen) == "over 10 s: running 2, errors 0 %"
@@ -109,10 +110,10 @@ def test_of_several_sources_the_first_that_knows_a_fact_is_believed_and_false_an
     found = merged(
         (
             Evidence(running_max=3.0, prefix_caching=False, waiting_mean=0.0),
-            Evidence(running_max=9.0, prefix_caching=True, waiting_mean=1.0, looks=5.0),
+            Evidence(running_max=9.0, prefix_caching=True, waiting_mean=1.0),
         )
     )
-    assert found == Evidence(running_max=3.0, prefix_caching=False, waiting_mean=0.0, looks=5.0)
+    assert found == Evidence(running_max=3.0, prefix_caching=False, waiting_mean=0.0)
 
 
 def test_what_follows_from_two_sources_is_worked_out() -> None:

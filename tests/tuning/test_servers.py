@@ -12,7 +12,7 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.tuning.servers import counters_of, invalid_json
-from toolkit.tuning.sweep_file import JsonAsking, Serving
+from toolkit.tuning.sweep_file import JsonRequests, Serving
 
 SCHEMA = json.dumps(
     {
@@ -49,7 +49,7 @@ INVALID = [
 {"department": "billing", "urgent": true, "parcels": true}
 """.strip().split("\n"),
 ]
-ASKING = JsonAsking(
+WANTED = JsonRequests(
     requests=4, concurrency=2, max_tokens=9, prompts=("Sort it.", "And this."), schema=SCHEMA
 )
 MODELS = {"data": [{"id": "m"}]}
@@ -96,7 +96,7 @@ def serving(answers: list[tuple[int, Any]], models: Any) -> Iterator[tuple[str, 
 
 @pytest.mark.parametrize(("texts", "invalid"), [(VALID, 0), (INVALID, len(INVALID))])
 def test_what_a_parser_or_the_schema_refuses_is_invalid(texts: list[str], invalid: int) -> None:
-    asking = replace(ASKING, requests=len(texts))
+    asking = replace(WANTED, requests=len(texts))
     with serving([choice(text) for text in texts], MODELS) as (url, _):
         figures, _ = invalid_json(asking, url, Serving())
     assert (figures["json_answered"], figures["json_invalid"]) == (len(texts), invalid)
@@ -110,7 +110,7 @@ def test_of_ok_answers_those_are_counted_that_are_no_json_of_the_schema() -> Non
         (400, {"error": {"message": "no grammar\n  for that"}}),
     ]
     with serving(answers, MODELS) as (url, _):
-        figures, notes = invalid_json(ASKING, url, Serving(asked="schema"))
+        figures, notes = invalid_json(WANTED, url, Serving(asked="schema"))
     # three of four were answered, two of these are no JSON of the schema, and one of the two was cut off
     assert figures["invalid_json_ratio"] == pytest.approx(2 / 3)
     counts = [figures[f"json_{what}"] for what in ("asked", "answered", "invalid", "cut")]
@@ -142,7 +142,7 @@ def test_the_engine_is_told_in_the_way_that_is_compared(
 ) -> None:
     monkeypatch.setenv("MINE", "a key")
     with serving([choice("{}")] * 4, MODELS) as (url, asked):
-        invalid_json(ASKING, url, Serving(asked=way, key_env="MINE"))
+        invalid_json(WANTED, url, Serving(asked=way, key_env="MINE"))
     key, *bodies = asked
     assert key == "Bearer a key"
     assert [body.get("response_format") for body in bodies] == [told] * 4
@@ -159,7 +159,7 @@ def test_the_engine_is_told_in_the_way_that_is_compared(
 
 def test_a_server_that_refuses_them_all_has_no_ratio_and_says_why() -> None:
     with serving([(400, {"error": "nothing of the kind"})] * 4, MODELS) as (url, _):
-        figures, notes = invalid_json(ASKING, url, Serving(asked="json"))
+        figures, notes = invalid_json(WANTED, url, Serving(asked="json"))
     assert figures["invalid_json_ratio"] is None
     assert figures["json_e2e_p50_ms"] is None
     told = "4 of 4 requests for JSON were not answered: status 400: nothing of the kind"
@@ -169,7 +169,7 @@ def test_a_server_that_refuses_them_all_has_no_ratio_and_says_why() -> None:
 @pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [None]}, [], {}])
 def test_an_answer_without_a_choice_is_an_error_and_no_invalid_json(answer: Any) -> None:
     with serving([(200, answer)] * 4, MODELS) as (url, _):
-        figures, notes = invalid_json(ASKING, url, Serving())
+        figures, notes = invalid_json(WANTED, url, Serving())
     assert (figures["json_answered"], figures["json_invalid"]) == (0, 0)
     assert "an answer without a choice" in notes[0]
 
@@ -179,7 +179,7 @@ def test_a_server_without_a_model_cannot_be_asked() -> None:
         serving([], {"data": []}) as (url, _),
         pytest.raises(ToolkitError, match="lists no model to ask for JSON"),
     ):
-        invalid_json(ASKING, url, Serving())
+        invalid_json(WANTED, url, Serving())
 
 
 def test_counters_are_those_of_the_page_and_of_no_page_there_are_none() -> None:
@@ -193,4 +193,4 @@ def test_a_key_that_no_header_can_bear_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MINE", "ключ")
     assert counters_of("http://127.0.0.1:9", "MINE") == {}
     with pytest.raises(ToolkitError, match="`MINE` holds no key"):
-        invalid_json(ASKING, "http://127.0.0.1:9", Serving(key_env="MINE"))
+        invalid_json(WANTED, "http://127.0.0.1:9", Serving(key_env="MINE"))

@@ -14,18 +14,18 @@ from support import stand_in_toolkit
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, LoaderSecond, Run
+from toolkit.serving.stack import read
 from toolkit.store import Store
 from toolkit.tuning import servers
 from toolkit.tuning.children import started_ticks
 from toolkit.tuning.figures import Figures
-from toolkit.tuning.sweep import Sweep, SweepCell, Tools, begin, state_of
-from toolkit.tuning.sweep_file import SweepPlan, read_sweep
-from toolkit.tuning.sweep_table import MeasuredConfiguration, table
+from toolkit.tuning.sweep import Sweep, SweepCell, Tools, begin, estimate_s, state_of
+from toolkit.tuning.sweep_file import foreseen, read_sweep
+from toolkit.tuning.sweep_table import SweepRow
 
 pytestmark = pytest.mark.slow
 
 RUN = "0123456789ab"
-WAIT_S = 60
 TEXT = """
 look_at = ["output_tokens_per_s", "rps"]
 blocks = 2
@@ -34,25 +34,29 @@ warm = false
 duration = "4s"
 settle = "1s"
 users = 2
+mix = 50
 [[configurations]]
 name = "slow"
 sim = "slow"
 [[configurations]]
 name = "fast"
 sim = "fast"
+settings = {time_scale = 0.1}
+"""
+ONCE = TEXT.replace("blocks = 2", "blocks = 1")
+LEVERS = """
+[[levers]]
+name = "seqs"
+values = [{name = "16", settings = {max_num_seqs = 16}}]
 """
 STAND_IN = (sys.executable, str(Path(stand_in_toolkit.__file__)))
 
 
 @pytest.fixture(autouse=True)
 def calls_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in has no counters."""
     monkeypatch.setenv("STAND_IN_CALLS", str(tmp_path / "calls.txt"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-
-
-@pytest.fixture(autouse=True)
-def no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in has none."""
     monkeypatch.setattr(servers, "counters_of", lambda *_: {})
 
 
@@ -62,198 +66,182 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+def lines(folder: Path) -> list[str]:
+    """The commands that were run, each with its process's number before it."""
+    return (folder / "calls.txt").read_text().splitlines()
+
+
 def calls(folder: Path) -> list[str]:
-    """The commands that were run, each by its first words and who it was about."""
-    told = []
-    for line in (folder / "calls.txt").read_text().splitlines():
+    """Each by its first word and who it was about."""
+    found = []
+    for line in lines(folder):
         _, *words = line.split()
-        if words[0] == "blast":
-            told.append(f"blast {Path(words[1]).read_text().split()[0]}")
+        if words[0] in ("blast", "warmup"):
+            found.append(f"{words[0]} {Path(words[1]).read_text().split()[0]}")
         else:
-            told.append(" ".join(words[:4]).replace("sim serve --personality", "serve"))
-    return told
+            found.append(" ".join(words[:4]).replace("sim serve --personality", "serve"))
+    return found
 
 
-def tools(folder: Path, **changes: Any) -> Tools:
-    plain = Tools(
+def begun(store: Store, folder: Path, text: str, **changes: Any) -> Sweep:
+    """A sweep; one that the store knows goes on."""
+    if store.run(RUN) is None:
+        begin(store, Run(id=RUN, verb="sweep", started_at=50.0))
+    tools = Tools(
         command=STAND_IN,
         folder=folder,
         database=folder / "t.db",
         impossible=lambda _: None,
         say=lambda _: None,
     )
-    return replace(plain, **changes)
+    return Sweep(read_sweep(text, "f"), store, RUN, replace(tools, **changes))
 
 
-def swept(
-    store: Store, folder: Path, plan: SweepPlan, **changes: Any
-) -> tuple[MeasuredConfiguration, ...]:
-    return begun(store, folder, plan, **changes).run()
+def swept(store: Store, folder: Path, text: str, **changes: Any) -> dict[str, SweepRow]:
+    return {row.name: row for row in begun(store, folder, text, **changes).run()}
 
 
-def begun(store: Store, folder: Path, plan: SweepPlan, **changes: Any) -> Sweep:
-    """A sweep that a test may tell what it did before."""
-    begin(store, Run(id=RUN, verb="sweep", started_at=50.0))
-    return Sweep(plan, store, RUN, tools(folder, **changes))
-
-
-def by_name(known: tuple[MeasuredConfiguration, ...]) -> dict[str, MeasuredConfiguration]:
-    return {one.configuration.name: one for one in known}
-
-
-def test_each_is_served_and_loaded_in_interleaved_blocks(store: Store, tmp_path: Path) -> None:
-    known = swept(store, tmp_path, read_sweep(TEXT, "f"))
-    once = ["serve slow", "blast slow", "serve fast", "blast fast"]
-    assert calls(tmp_path) == once * 2
-    rows = table(known, ["output_tokens_per_s"])
-    # 10 and 30 requests a second of 100 tokens
-    assert [row.figures["rps"] for row in rows] == [
-        pytest.approx(10, rel=0.02),
-        pytest.approx(30, rel=0.02),
-    ]
-    assert rows[1].compared[0].difference == pytest.approx(2.0, rel=0.02)
-
-
-def test_every_run_is_labelled_and_the_sweep_names_its_runs(store: Store, tmp_path: Path) -> None:
-    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f")))
-    first, second = known["slow"].runs
-    told = [event.text for _, event in store.events(second) if event.kind == "config"]
-    assert told == [f"sweep {RUN}: slow, block 2 of 2"]
+def test_each_is_served_and_loaded_in_interleaved_blocks_and_every_run_is_labelled(
+    store: Store, tmp_path: Path
+) -> None:
+    rows = swept(store, tmp_path, TEXT)
+    assert calls(tmp_path) == ["serve slow", "blast slow", "serve fast", "blast fast"] * 2
+    # 10 and 30 requests a second
+    assert rows["slow"].figure("rps") == pytest.approx(10, rel=0.02)
+    assert rows["fast"].figure("rps") == pytest.approx(30, rel=0.02)
+    _, second = rows["slow"].runs
+    labels = [event.text for _, event in store.events(second) if event.kind == "config"]
+    assert labels == [f"sweep {RUN}: slow, block 2 of 2"]
     marks = [event.text for _, event in store.events(RUN)]
-    assert f"slow, block 1: run {first}" in marks
-    run = store.run(RUN)
-    assert run is not None
-    assert run.ended_at is not None
-
-
-def test_a_failed_start_is_a_row_with_its_cause_and_the_sweep_goes_on(
-    store: Store, tmp_path: Path
-) -> None:
-    text = TEXT.replace('name = "slow"\nsim = "slow"', 'name = "slow"\nsim = "broken"')
-    known = by_name(swept(store, tmp_path, read_sweep(text, "f")))
-    assert (known["slow"].status, known["slow"].cause) == ("failed", "the disk is full")
-    assert known["fast"].status == "measured"
-    assert len(known["fast"].blocks) == 2
-    # a model's start takes minutes: it is not tried again in the second block
-    assert calls(tmp_path).count("serve broken") == 1
-
-
-def test_a_configuration_that_answers_nothing_is_a_failure(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace('name = "slow"', 'name = "refuses"')
-    known = by_name(swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1)))
-    assert known["refuses"].cause == "it answered no request of the load"
-
-
-def test_what_the_planner_shows_impossible_is_skipped_with_its_reason(
-    store: Store, tmp_path: Path
-) -> None:
-    known = by_name(
-        swept(
-            store,
-            tmp_path,
-            replace(read_sweep(TEXT, "f"), blocks=1),
-            impossible=lambda one: "too large" if one.name == "slow" else None,
-        )
+    assert f"slow, block 2: run {second}" in marks
+    over = store.run(RUN)
+    assert over is not None
+    assert over.ended_at is not None
+    # the words of a load: two users come evenly over the second that does not count
+    _, load, serve, *_ = lines(tmp_path)
+    assert load.partition(" ")[2] == (
+        f"blast {tmp_path / 'slow-1-1-hosts.txt'} --profile contest --users 2 --spawn-rate 2 --canaries 0 --timeout 60s "
+        f"--processes 1 --mix 50 --duration 4s --db {tmp_path / 't.db'} --non-neutral --json"
     )
-    assert (known["slow"].status, known["slow"].cause) == ("skipped", "too large")
-    assert set(calls(tmp_path)) == {"serve fast", "blast fast"}
+    assert serve.endswith("--set time_scale=0.1")
 
 
-def test_levers_move_from_the_best_model(store: Store, tmp_path: Path) -> None:
-    levers = '\n[[levers]]\nname = "seqs"\nvalues = [{name = "16", settings = {max_num_seqs = 16}}]'
-    # one that never starts is not waited for
-    broken = '\n[[configurations]]\nname = "broken"\nsim = "broken"'
-    known = swept(store, tmp_path, read_sweep(TEXT + broken + levers, "f"))
-    assert [(one.configuration.stage, one.configuration.name) for one in known] == [
+def test_what_fails_or_cannot_fit_is_a_row_with_its_cause_and_the_sweep_goes_on(
+    store: Store, tmp_path: Path
+) -> None:
+    more = "".join(
+        f'\n[[configurations]]\nname = "{name}"\nsim = "{name}"'
+        for name in ("broken", "refuses", "large")
+    )
+    rows = swept(
+        store,
+        tmp_path,
+        TEXT + more,
+        impossible=lambda one: "too large" if one.name == "large" else None,
+    )
+    assert {name: (row.status, row.cause, len(row.blocks)) for name, row in rows.items()} == {
+        "slow": ("measured", None, 2),
+        "fast": ("measured", None, 2),
+        "broken": ("failed", "the disk is full", 0),
+        "refuses": ("failed", "it answered no request of the load", 0),
+        "large": ("skipped", "too large", 0),
+    }
+    # a model's start takes minutes: what never worked is not tried again in the second block
+    assert calls(tmp_path).count("serve broken") == calls(tmp_path).count("serve refuses") == 1
+    assert "serve large" not in calls(tmp_path)
+
+
+def test_levers_move_from_the_best_model_and_without_one_nowhere(
+    store: Store, tmp_path: Path
+) -> None:
+    known = begun(store, tmp_path, ONCE + LEVERS).run()
+    assert [(row.stage, row.name) for row in known] == [
         (1, "slow"),
         (1, "fast"),
-        (1, "broken"),
         (2, "fast"),
         (2, "seqs 16"),
     ]
-    assert known[4].configuration.serving.sim == "fast"
+    last = [line for line in lines(tmp_path) if " sim serve " in line][-1]
+    assert last.split()[4] == "fast"
+    assert last.endswith("--set time_scale=0.1 --set max_num_seqs=16")
+    broken = ONCE.replace('sim = "slow"', 'sim = "broken"').replace(
+        'sim = "fast"', 'sim = "broken"'
+    )
+    store.set_capture(RUN, {"form": 1})
+    assert [row.status for row in begun(store, tmp_path, broken + LEVERS).run()] == ["failed"] * 2
 
 
-def test_without_a_working_model_no_lever_is_tried(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace('sim = "slow"', 'sim = "broken"').replace('sim = "fast"', 'sim = "broken"')
-    levers = '\n[[levers]]\nname = "seqs"\nvalues = [{name = "16", settings = {max_num_seqs = 16}}]'
-    known = swept(store, tmp_path, read_sweep(text + levers, "f"))
-    assert [one.status for one in known] == ["failed", "failed"]
-
-
-def test_what_does_not_warm_itself_is_warmed_before_the_load(store: Store, tmp_path: Path) -> None:
-    plan = replace(read_sweep(TEXT, "f"), warm=True, blocks=1)
-    known = by_name(swept(store, tmp_path, plan))
-    slow = calls(tmp_path)[:3]
-    assert [each.split()[0] for each in slow] == ["serve", "warmup", "blast"]
-    assert known["slow"].blocks[1]["cold_ttft_ms"] == 890.0
-    warmup = next(x for x in (tmp_path / "calls.txt").read_text().splitlines() if " warmup " in x)
-    # the sweep has two users
-    assert warmup.endswith("--profile contest --concurrency 1,2 --json")
-
-
-def test_a_stack_that_serve_runs_warms_itself(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace('sim = "slow"', 'model = "org/slow"')
-    plan = replace(read_sweep(text, "f"), warm=True, blocks=1)
-    known = by_name(swept(store, tmp_path, plan))
-    stack = tmp_path / "slow-1-1-stack.toml"
-    assert calls(tmp_path)[:2] == [f"serve {stack}", "blast slow"]
-    assert 'model = "org/slow"' in stack.read_text()
-    assert known["slow"].status == "measured"
-
-
-def test_the_simulator_gets_its_settings(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace('sim = "fast"', 'sim = "fast"\nsettings = {time_scale = 0.1}')
-    swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1))
-    served = [x for x in (tmp_path / "calls.txt").read_text().splitlines() if " sim serve " in x]
-    assert [x.endswith("--set time_scale=0.1") for x in served] == [False, True]
-
-
-@pytest.mark.parametrize("line", ["", "no JSON", "[1]"])
-def test_a_warm_up_without_figures_tells_none(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+@pytest.mark.parametrize("line", [None, "", "no JSON", "[1]"])
+def test_what_does_not_warm_itself_is_warmed_before_the_load(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
 ) -> None:
-    monkeypatch.setenv("STAND_IN_WARMED", line)
-    plan = replace(read_sweep(TEXT, "f"), warm=True, blocks=1)
-    slow = by_name(swept(store, tmp_path, plan))["slow"]
-    assert (slow.status, slow.notes, slow.blocks[1].get("cold_ttft_ms")) == ("measured", (), None)
+    if line is not None:
+        monkeypatch.setenv("STAND_IN_WARMED", line)
+    text = ONCE.replace("warm = false", "").replace("users = 2", "users = 5")
+    slow = swept(store, tmp_path, text.partition('[[configurations]]\nname = "fast"')[0])["slow"]
+    assert calls(tmp_path) == ["serve slow", "warmup slow", "blast slow"]
+    # as far as the load goes, which has five users
+    assert lines(tmp_path)[1].endswith("--profile contest --concurrency 1,2,4,5 --json")
+    # a warm-up without figures has none
+    told = 890.0 if line is None else None
+    assert (slow.status, slow.notes, slow.blocks[1].get("cold_ttft_ms")) == ("measured", (), told)
 
 
-def test_who_needs_a_key_is_warmed_with_it_and_a_warm_up_that_fails_says_why(
+def test_somebody_elses_server_is_warmed_with_its_key_and_neither_started_nor_ended(
     store: Store, tmp_path: Path
 ) -> None:
-    text = TEXT.replace('sim = "slow"', 'url = "http://10.0.0.4:8000"\nkey_env = "MINE"')
+    text = ONCE.replace('sim = "slow"', 'url = "10.0.0.4:8000/"\nkey_env = "MINE"')
     text = text.replace('sim = "fast"', 'url = "http://10.0.0.9:8000"')
-    plan = replace(read_sweep(text, "f"), warm=True, blocks=1)
-    known = by_name(swept(store, tmp_path, plan))
-    lines = (tmp_path / "calls.txt").read_text().splitlines()
-    warmups = [line.split()[2] for line in lines if line.split()[1] == "warmup"]
-    told = [Path(hosts).read_text() for hosts in warmups]
-    assert told == [
+    rows = swept(store, tmp_path, text.replace("warm = false", ""))
+    assert calls(tmp_path) == ["warmup slow", "blast slow", "warmup fast", "blast fast"]
+    hosts = [Path(line.split()[2]).read_text() for line in lines(tmp_path) if " warmup " in line]
+    assert hosts == [
         "slow http://10.0.0.4:8000 api_key_env=MINE\n",
         "fast http://10.0.0.9:8000\n",
     ]
-    assert known["fast"].notes == ("not warmed: status 401: no key",)
-    assert (known["slow"].notes, known["fast"].status) == ((), "measured")
-
-
-def test_somebody_elses_server_is_neither_started_nor_ended(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace('sim = "slow"', 'url = "http://10.0.0.4:8000/"')
-    text = text.replace('sim = "fast"', 'url = "http://10.0.0.5:8000"')
-    known = by_name(swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1)))
-    assert calls(tmp_path) == ["blast slow", "blast fast"]
-    assert known["slow"].start_s == ()
-    with Store.open_readonly(tmp_path / "t.db") as read:
-        urls = {host.url for run in known["slow"].runs for host in read.hosts_of(run).values()}
+    # a warm-up that fails says why, and is no reason not to load
+    assert rows["fast"].notes == ("not warmed: status 401: no key",)
+    assert (rows["slow"].notes, rows["slow"].starts_s, rows["fast"].status) == ((), (), "measured")
+    urls = {host.url for run in rows["slow"].runs for host in store.hosts_of(run).values()}
     assert urls == {"http://10.0.0.4:8000"}
+
+
+def test_a_model_is_served_by_a_stack_of_the_engine_alone_which_warms_itself(
+    store: Store, tmp_path: Path
+) -> None:
+    model = """model = "org/m"
+gpus = "0"
+key_env = "KEY"
+flags = {max-model-len = 512, enable-prefix-caching = false}
+env = {A = "b"}"""
+    text = ONCE.replace('sim = "slow"', model).replace('"slow"', '"fp8 a, é#"')
+    text = text.replace("warm = false", 'profile = "mine"').replace("users = 2", "users = 6")
+    text += '\n[profiles.mine]\nprompts = [{text = "Hi"}]'
+    swept(store, tmp_path, text)
+    # a name becomes one word of a hosts file
+    file = tmp_path / "fp8-a-é-1-1-stack.toml"
+    assert calls(tmp_path)[:2] == [f"serve {file}", "blast fp8-a-é"]
+    stack = read(file.read_text(), "stack.toml", lambda _: {})
+    (engine,) = stack.engines
+    known = (engine.name, engine.model, engine.gpus, engine.key_env, dict(engine.env))
+    assert known == ("fp8-a-é", "org/m", "0", "KEY", {"A": "b"})
+    assert dict(engine.flags) == {"max-model-len": "512", "enable-prefix-caching": False}
+    # warmed as far as the load goes, with the sweep's own prompts
+    assert stack.warm.concurrency == (1, 2, 4, 6)
+    assert stack.warm.profile == str(tmp_path / "mine.profile.toml")
+    assert "Hi" in Path(stack.warm.profile).read_text()
+    # a response cache before it would answer for all configurations alike
+    assert (stack.proxy, stack.database) == (None, str(tmp_path / "t.db"))
 
 
 def test_counters_and_requests_for_json_become_figures(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([{"preemptions": 1.0}, {"preemptions": 5.0}] * 4)
+    counts = {"preemptions": 1.0, "spec_drafts": 7.0, "spec_drafted": 21.0, "spec_accepted": 5.0}
+    # `slow` drafts nothing; of the 30 that `fast` drafts none is accepted
+    more = counts | {"preemptions": 5.0, "spec_drafts": 17.0, "spec_drafted": 51.0}
+    looks = iter([counts, counts, counts, more])
     asking = '[asking]\nrequests = 2\nprompts = ["x"]\nschema = "{}"\n[base]\nasked = "json"\n'
-    plan = replace(read_sweep(TEXT.replace("[load]", f"{asking}[load]"), "f"), blocks=1)
 
     def ask(_: object, url: str, __: object) -> tuple[Figures, list[str]]:
         ratio = 0.25 if url.startswith("http://127.0.0.1") else None
@@ -261,35 +249,23 @@ def test_counters_and_requests_for_json_become_figures(
 
     monkeypatch.setattr(servers, "counters_of", lambda *_: next(looks))
     monkeypatch.setattr(servers, "invalid_json", ask)
-    known = by_name(swept(store, tmp_path, plan))
-    assert known["fast"].blocks[1]["preemptions"] == 4.0
-    assert known["fast"].blocks[1]["invalid_json_ratio"] == 0.25
-    assert "one of 4 was cut off" in known["fast"].notes
+    rows = swept(store, tmp_path, ONCE.replace("[load]", f"{asking}[load]"))
+    slow, fast = rows["slow"].blocks[1], rows["fast"].blocks[1]
+    assert (fast["preemptions"], fast["invalid_json_ratio"]) == (4.0, 0.25)
+    assert (slow["spec_acceptance_ratio"], fast["spec_acceptance_ratio"]) == (None, 0)
+    assert rows["fast"].notes == ("one of 4 was cut off",)
+    assert rows["slow"].notes[1].startswith("nothing was drafted under this load")
 
 
-def test_an_engine_that_had_nothing_to_draft_is_told_from_one_whose_drafts_were_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = {"spec_drafts": 7.0, "spec_drafted": 21.0, "spec_accepted": 5.0}
-    # `slow` drafts nothing in either block; of the 30 that `fast` drafts none is accepted
-    more = counts | {"spec_drafts": 17.0, "spec_drafted": 51.0}
-    looks = iter([counts, counts, counts, more] * 2)
-    monkeypatch.setattr(servers, "counters_of", lambda *_: next(looks))
-    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f")))
-    note = "nothing was drafted under this load, so that no acceptance is known"
-    assert (note in known["slow"].notes, note in known["fast"].notes) == (True, False)
-    assert known["slow"].blocks[1]["spec_acceptance_ratio"] is None
-    assert known["fast"].blocks[1]["spec_acceptance_ratio"] == 0
-
-
-def test_a_profile_of_the_sweeps_own_is_given_as_a_file(store: Store, tmp_path: Path) -> None:
-    text = TEXT.replace("[load]", '[profiles.mine]\nprompts = [{text = "Hi"}]\n[load]').replace(
-        "blocks = 2", 'blocks = 1\nprofile = "mine"'
-    )
-    swept(store, tmp_path, read_sweep(text, "f"))
-    told = (tmp_path / "calls.txt").read_text()
-    assert f"--profile {tmp_path / 'mine.profile.toml'}" in told
-    assert "Hi" in (tmp_path / "mine.profile.toml").read_text()
+def test_the_time_is_foreseen_where_starts_are_known_and_not_where_they_are_not() -> None:
+    plan = read_sweep(TEXT, "f")
+    # the simulator: 2 blocks x 2 configurations x (1 s start + 4 s load + 4 s around it)
+    assert estimate_s(plan, foreseen(plan)[0], sim=True) == pytest.approx(36)
+    text = TEXT.replace('sim = "slow"', 'model = "org/slow"')
+    plan = read_sweep(text, "f")
+    assert estimate_s(plan, foreseen(plan)[0], sim=False) is None
+    plan = read_sweep(text.replace("mix = 50", 'start = "3m"'), "f")
+    assert estimate_s(plan, foreseen(plan)[0], sim=False) == pytest.approx(4 * (180 + 4 + 4))
 
 
 # --- a sweep that is cut off --------------------------------------------------------------------------
@@ -297,9 +273,8 @@ def test_a_profile_of_the_sweeps_own_is_given_as_a_file(store: Store, tmp_path: 
 
 def go(folder: str) -> None:
     """Run the sweep in a process of its own, which a test kills."""
-    path = Path(folder)
-    with Store.open(path / "t.db") as store:
-        swept(store, path, read_sweep(TEXT, "f"))
+    with Store.open(Path(folder) / "t.db") as store:
+        swept(store, Path(folder), TEXT)
 
 
 def start_half(folder: Path) -> "subprocess.Popen[bytes]":
@@ -315,7 +290,7 @@ def start_half(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def blast_seconds(database: Path) -> int:
-    """Seconds that the newest blast has told of."""
+    """Seconds that the newest blast has written."""
     if not database.exists():
         return 0
     try:
@@ -326,54 +301,33 @@ def blast_seconds(database: Path) -> int:
         return 0
 
 
-def under_way(database: Path) -> bool:
-    """Whether the sweep has written down which run it waits for."""
-    with Store.open_readonly(database) as store:
-        cells = state_of(store, RUN).cells.values()
-        return any(cell.run and cell.status == "under way" for cell in cells)
-
-
-def pids(folder: Path) -> list[int]:
-    return [int(line.split()[0]) for line in (folder / "calls.txt").read_text().splitlines()]
+def all_gone(folder: Path) -> bool:
+    return all(started_ticks(int(line.split()[0])) is None for line in lines(folder))
 
 
 def test_killed_in_the_midst_of_a_load_it_goes_on_with_that_very_run(tmp_path: Path) -> None:
     (tmp_path / "pause").touch()
     sweep = start_half(tmp_path)
     until(lambda: blast_seconds(tmp_path / "t.db") == 2)
-    until(lambda: under_way(tmp_path / "t.db"))
     sweep.kill()
     sweep.wait()
-    left = pids(tmp_path)
     (tmp_path / "pause").unlink()
     with Store.open(tmp_path / "t.db") as store:
-        (begun,) = store.runs(verb="blast")
+        (cut_off,) = store.runs(verb="blast")
+        assert begun(store, tmp_path, TEXT).known()[0].runs == (cut_off.id,)
         said: list[str] = []
-        known = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path, say=said.append)).run()
-        (first, *_) = by_name(known)["slow"].runs
-        assert first == begun.id
-        kinds = [event.kind for _, event in store.events(first)]
+        slow = swept(store, tmp_path, TEXT, say=said.append)["slow"]
+        assert slow.runs[0] == cut_off.id
+        kinds = [event.kind for _, event in store.events(cut_off.id)]
         assert kinds.count("resume") == 1
         # 2 s before the kill and 2 s after it; of each the first, in which users come, does not count, and of those
         # before the kill the last neither, in which they waited for their last answers
-        assert by_name(known)["slow"].blocks[1]["seconds"] == 1
-        assert by_name(known)["slow"].blocks[1]["rps"] == pytest.approx(10, rel=0.1)
+        assert (slow.blocks[1]["seconds"], slow.blocks[1]["rps"]) == (1, pytest.approx(10, rel=0.1))
         assert len(store.runs(verb="blast")) == 4
+    resumed = next(line for line in lines(tmp_path) if "--resume" in line)
+    assert (f"--resume {cut_off.id}" in resumed, "--duration" in resumed) == (True, False)
     assert said[0].startswith("Ended 2 processes")
-    assert all(started_ticks(pid) is None for pid in left)
-
-
-def test_killed_between_two_configurations_it_repeats_nothing(tmp_path: Path) -> None:
-    sweep = start_half(tmp_path)
-    until(lambda: (tmp_path / "calls.txt").exists() and "serve fast" in calls(tmp_path))
-    sweep.kill()
-    sweep.wait()
-    with Store.open(tmp_path / "t.db") as store:
-        before = [run.id for run in store.runs(verb="blast")]
-        known = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path)).run()
-        assert set(before) <= {run for one in known for run in one.runs}
-    assert calls(tmp_path).count("blast slow") == 2
-    assert all(started_ticks(pid) is None for pid in pids(tmp_path))
+    assert all_gone(tmp_path)
 
 
 def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
@@ -384,94 +338,74 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        swept(store, tmp_path, read_sweep(TEXT, "f"), say=interrupt_at_fast)
-    assert all(started_ticks(pid) is None for pid in pids(tmp_path))
-    sweep = Sweep(read_sweep(TEXT, "f"), store, RUN, tools(tmp_path))
-    before = by_name(sweep.known())
-    assert (before["slow"].status, before["fast"].status) == ("measured", "not begun")
-    assert len(by_name(sweep.run())["fast"].blocks) == 2
+        swept(store, tmp_path, TEXT, say=interrupt_at_fast)
+    assert all_gone(tmp_path)
+    sweep = begun(store, tmp_path, TEXT)
+    assert [row.status for row in sweep.known()] == ["measured", "not begun"]
+    assert [len(row.blocks) for row in sweep.run()] == [2, 2]
     assert calls(tmp_path).count("blast slow") == 2
 
 
-def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun_anew(
-    store: Store, tmp_path: Path
-) -> None:
-    sweep = begun(store, tmp_path, replace(read_sweep(TEXT, "f"), blocks=1))
-    sweep.state.cells["1/slow/1"] = SweepCell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
-    slow = by_name(sweep.run())["slow"]
-    assert len(slow.blocks) == 1
-    assert "f" * 12 not in slow.runs
-
-
-def test_a_blast_whose_name_was_not_written_down_is_found_by_its_host_and_its_time(
+def test_a_blast_is_found_by_its_host_its_address_and_its_time(
     store: Store, tmp_path: Path
 ) -> None:
     url = "http://127.0.0.1:9"
     for run, started_at, name in (("c" * 12, 100.0, "slow"), ("d" * 12, 10.0, "fast")):
         store.add_run(Run(id=run, verb="blast", started_at=started_at))
         store.plan_hosts(run, [Host(name=name, url=url)])
-        store.add_second(
-            seconds=[LoaderSecond(run=run, at_s=place, worker="w", users=1) for place in range(4)]
-        )
+        loader = [LoaderSecond(run=run, at_s=place, worker="w", users=1) for place in range(4)]
+        store.add_second(seconds=loader)
     said: list[str] = []
-    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"), say=said.append)
+    sweep = begun(store, tmp_path, ONCE, say=said.append)
     for name in ("slow", "fast"):
         sweep.state.cells[f"1/{name}/1"] = SweepCell(url=url, begun_at=50.0)
-    known = sweep.run()
-    assert by_name(known)["slow"].runs[0] == "c" * 12
+    slow, fast = sweep.run()
+    assert slow.runs == ("c" * 12,)
+    assert "slow, block 1 of 1: was measured in full before the sweep was cut off" in said
     # the older one was somebody else's
-    assert "d" * 12 not in by_name(known)["fast"].runs
-    assert "slow, block 1 of 2: was measured in full before the sweep was cut off" in said
-
-
-def test_a_blast_of_another_address_is_not_gone_on_with(store: Store, tmp_path: Path) -> None:
-    store.add_run(Run(id="c" * 12, verb="blast", started_at=100.0))
-    sweep = begun(store, tmp_path, replace(read_sweep(TEXT, "f"), blocks=1))
-    # the port of then is taken, and the server stands at another one
-    sweep.state.cells["1/slow/1"] = SweepCell(run="c" * 12, url="http://127.0.0.1:9", begun_at=50.0)
-    assert "c" * 12 not in by_name(sweep.run())["slow"].runs
-    assert "--resume" not in (tmp_path / "calls.txt").read_text()
+    assert "d" * 12 not in fast.runs
+    # the port of then is taken, and the server stands at another one: a blast goes on with the host that it had
+    store.set_capture(RUN, {"form": 1})
+    sweep = begun(store, tmp_path, ONCE)
+    sweep.state.cells["1/slow/1"] = SweepCell(url="http://127.0.0.1:10", begun_at=50.0)
+    assert "c" * 12 not in sweep.run()[0].runs
+    assert not any("--resume" in line for line in lines(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("state", "why"),
     [
         ({"form": 99}, "another version"),
         ({"form": 1, "cells": {"1/slow/1": 7}}, "not as the toolkit writes it"),
     ],
 )
 def test_a_state_of_another_version_is_refused(
-    store: Store, told: dict[str, object], why: str
+    store: Store, state: dict[str, object], why: str
 ) -> None:
     store.add_run(Run(id=RUN, verb="sweep", started_at=1.0))
-    store.set_capture(RUN, told)
+    store.set_capture(RUN, state)
     with pytest.raises(ToolkitError, match=why):
         state_of(store, RUN)
 
 
-def test_a_block_that_failed_is_noted_beside_those_that_did_not(
+def test_a_block_that_failed_and_a_load_generator_at_its_limit_are_noted(
     store: Store, tmp_path: Path
 ) -> None:
-    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"))
+    sweep = begun(store, tmp_path, TEXT)
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
+    loader = [
+        LoaderSecond(run="b" * 12, at_s=place, worker=worker, limited=place < 3)
+        for place in range(5)
+        for worker in ("w1", "w2")
+    ]
+    store.add_second(seconds=loader)
     sweep.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
     sweep.state.cells["1/slow/2"] = SweepCell(status="failed", cause="the disk is full")
-    found = sweep.known()[0]
-    assert (found.status, found.notes) == ("measured", ("block 2 failed: the disk is full",))
-
-
-def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(
-    store: Store, tmp_path: Path
-) -> None:
-    sweep = begun(store, tmp_path, read_sweep(TEXT, "f"))
-    store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
-    store.add_second(
-        seconds=[
-            LoaderSecond(run="b" * 12, at_s=place, worker=worker, limited=place < 3)
-            for place in range(5)
-            for worker in ("w1", "w2")
-        ]
+    slow = sweep.known()[0]
+    assert (slow.status, slow.notes) == (
+        "measured",
+        (
+            "block 2 failed: the disk is full",
+            "the load generator was the limit in 3 s of 1 block",
+        ),
     )
-    sweep.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
-    found = sweep.known()[0]
-    assert found.notes == ("the load generator was the limit in 3 s of 1 block",)

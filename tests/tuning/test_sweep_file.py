@@ -1,14 +1,23 @@
 """A sweep's file as people write it, and what of it is refused."""
 
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 
-from toolkit.config_file import toml_text
 from toolkit.errors import ToolkitError
-from toolkit.tuning.figures import metric
-from toolkit.tuning.sweep_file import foreseen, read_sweep
+from toolkit.tuning.sweep_file import (
+    How,
+    LeverValue,
+    Serving,
+    SweepLever,
+    SweepPlan,
+    around,
+    foreseen,
+    models,
+    read_sweep,
+)
 
 WHOLE = """
 summary = "Two"
@@ -98,6 +107,11 @@ ONE = 'configurations = [{name = "a", sim = "fp8"}]\n'
         (f"{ONE}[profiles.p]\nsummary = 1979-05-27", " line 2: `profiles`: `p` holds a date"),
         (f"{ONE}[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
         (f'{ONE}[asking]\nprompts = ["x"]\nschema = "no"', " line 4: `asking.schema` is not JSON"),
+        (f'{ONE}look_at = ["speed"]', "`look_at` names no figure: `speed`"),
+        (f"{ONE}{ONE.replace('configurations', 'levers')}", "levers 1 has no `values`"),
+        (f'{ONE}[load]\nduration = "5s"\nsettle = "5s"', "`settle` leaves nothing of `duration`"),
+        ("blocks = 1", "names no configuration and no lever"),
+        ('configurations = [{name = "a"}, {name = "a"}]', "`a` stands twice"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_its_name(text: str, told: str) -> None:
@@ -105,17 +119,6 @@ def test_what_cannot_be_is_refused_by_its_name(text: str, told: str) -> None:
         read_sweep(text, "mine.toml")
     assert told in refused.value.message
     assert "mine.toml" in refused.value.message
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"text": 'quotes " and \\ and\nlines\tand \x7f and \x01', "more": "ü 🙂 \u2028"},
-        {"list": [1, 2.5, 1e22, float("inf"), True, "x"], "table": {"a b": {"c": []}}},
-    ],
-)
-def test_written_toml_reads_back_equal(table: dict[str, object]) -> None:
-    assert tomllib.loads(toml_text(table)) == table
 
 
 RECIPES = sorted(
@@ -134,7 +137,6 @@ def test_a_recipe_says_what_it_tries_and_what_to_look_at(name: str) -> None:
     text = (files("toolkit") / "catalog" / "sweeps" / name).read_text("utf-8")
     plan = read_sweep(text, name)
     assert plan.summary
-    assert all(metric(one) for one in plan.look_at)
     configurations = [one for stage in foreseen(plan) for one in stage]
     assert len(configurations) >= 2
     assert all(one.serving.kind() == "serve" for one in configurations)
@@ -153,3 +155,70 @@ def test_the_long_prompts_of_the_chunked_prefill_lab_have_more_than_twenty_thous
     assert words * 1.3 > 20_000
     # and it must fit: the base serves 32,768 tokens
     assert words * 1.5 < 32_768
+
+
+# --- what is tried, in which order
+
+BASE = Serving(model="m", flags=(("max-model-len", "512"), ("enforce-eager", True)))
+
+
+def lever(name: str, **flags: str) -> SweepLever:
+    values = tuple(LeverValue(name=v, flags=((f, v),)) for f, v in flags.items())
+    return SweepLever(name=name, values=values)
+
+
+def test_each_model_changes_the_base_and_keeps_what_it_does_not_name() -> None:
+    values = (
+        LeverValue(name="a", sim="a", flags=(("max-model-len", "8192"),)),
+        LeverValue(name="b", vllm="v", model="n"),
+    )
+    plan = SweepPlan(name="f", base=BASE, configurations=values, stage="quantization")
+    first, second = models(plan)
+    assert (first.name, first.lever) == ("a", "quantization")
+    flags = (("max-model-len", "8192"), ("enforce-eager", True))
+    assert first.serving == Serving(model="m", sim="a", flags=flags)
+    assert second.serving == Serving(model="n", vllm="v", flags=BASE.flags)
+    # the levers start from the best model once it is known; before, the first one stands for it
+    plan = replace(plan, levers=(lever("seqs", p="16"),))
+    assert [one.serving.model for one in around(plan, second)] == ["n", "n"]
+    assert [one.name for one in foreseen(plan)[1]] == ["a", "seqs 16"]
+
+
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [
+        ("one at a time", "base | x 1 | x 2 | y 3 | y 4"),
+        ("grid", "base | x 1, y 3 | x 1, y 4 | x 2, y 3 | x 2, y 4"),
+    ],
+)
+def test_one_lever_moves_at_a_time_or_every_position_with_every_other(how: How, names: str) -> None:
+    levers = (lever("x", p="1", q="2"), lever("y", r="3", s="4"))
+    found = around(SweepPlan(name="f", base=BASE, levers=levers, how=how), None)
+    assert " | ".join(one.name for one in found) == names
+    last = dict(found[-1].serving.flags)
+    own = {"s": "4"} if how == "one at a time" else {"q": "2", "s": "4"}
+    assert last == dict(BASE.flags) | own
+
+
+def test_a_position_that_changes_nothing_is_the_base_and_not_measured_twice() -> None:
+    same = LeverValue(name="512", flags=(("max-model-len", "512"),))
+    plan = SweepPlan(name="f", base=BASE, levers=(SweepLever(name="length", values=(same,)),))
+    assert [one.name for one in around(plan, None)] == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("serving", "sim", "kind"),
+    [
+        (Serving(url="http://h", model="m"), False, "url"),
+        (Serving(model="m", sim="fp8"), False, "serve"),
+        (Serving(tiny=True), False, "serve"),
+        (Serving(model="m", sim="fp8"), True, "sim"),
+        (Serving(model="m"), True, None),
+        (Serving(sim="fp8"), False, "sim"),
+        (Serving(), False, None),
+    ],
+)
+def test_who_serves_it_follows_from_what_it_says(
+    serving: Serving, sim: bool, kind: str | None
+) -> None:
+    assert serving.kind(sim=sim) == kind

@@ -8,17 +8,15 @@ import random
 
 import pytest
 
-from toolkit.tuning.figures import figure
-from toolkit.tuning.sweep_file import Configuration, Serving
 from toolkit.tuning.sweep_table import (
     NO_DIFFERENCE,
     Compared,
-    MeasuredConfiguration,
     Moved,
     Status,
+    SweepRow,
     Verdict,
-    difference,
-    lever,
+    difference_in_words,
+    lever_in_words,
     moved,
     progression,
     table,
@@ -34,12 +32,9 @@ def one(
     lever: str | None = "quantization",
     status: Status = "measured",
     metric: str = TOKENS,
-) -> MeasuredConfiguration:
-    configuration = Configuration(
-        name=name, stage=stage, lever=lever, value=name, serving=Serving(sim=name)
-    )
+) -> SweepRow:
     blocks = {number: {metric: value} for number, value in enumerate(values, start=1)}
-    return MeasuredConfiguration(configuration=configuration, status=status, blocks=blocks)
+    return SweepRow(name=name, stage=stage, lever=lever, value=name, status=status, blocks=blocks)
 
 
 def test_the_progression_of_the_contest_is_told_against_its_first_row() -> None:
@@ -58,7 +53,7 @@ def test_the_progression_of_the_contest_is_told_against_its_first_row() -> None:
     assert second.compared[0].difference == pytest.approx(0.13178, abs=1e-4)
     assert third.compared[0].difference == pytest.approx(1.9103, abs=1e-3)
     assert (second.compared[0].verdict, third.compared[0].verdict) == ("better", "better")
-    assert second.figures[TOKENS] == pytest.approx(1210.96, abs=0.1)  # their geometric mean
+    assert second.figure(TOKENS) == pytest.approx(1210.96, abs=0.1)  # their geometric mean
 
 
 def test_drift_that_all_blocks_share_is_no_difference() -> None:
@@ -96,6 +91,8 @@ def test_less_is_better_where_that_is_so() -> None:
     )
     assert rows[1].compared[0].verdict == "better"
     assert rows[1].compared[0].difference == pytest.approx(-0.5, abs=0.01)
+    (found,) = moved(rows, "e2e_p95_ms")
+    assert (found.best, found.worst) == ("b", "a")
 
 
 def test_shares_are_compared_by_their_difference_and_may_be_zero() -> None:
@@ -109,7 +106,7 @@ def test_shares_are_compared_by_their_difference_and_may_be_zero() -> None:
     compared = rows[1].compared[0]
     assert compared.difference == pytest.approx(0.11)
     assert compared.verdict == "worse"
-    assert rows[1].figures["error_rate"] == pytest.approx(0.11)
+    assert rows[1].figure("error_rate") == pytest.approx(0.11)
 
 
 def test_an_interval_is_drawn_in_the_figures_own_measure() -> None:
@@ -121,6 +118,14 @@ def test_an_interval_is_drawn_in_the_figures_own_measure() -> None:
     # 25 points less; 0.1 apart, the interval of their mean reaches 12.706 * 0.05 = 0.6353 to both sides of 0.25
     ends = table(known, [SHARE])[1].ends(SHARE)
     assert ends == (pytest.approx(0.25 - 0.6353, abs=1e-4), pytest.approx(0.25 + 0.6353, abs=1e-4))
+
+
+def test_wild_blocks_do_not_overflow_and_a_figure_that_nobody_knows_is_not_compared() -> None:
+    rows = table([one("a", 1e-15, 1e15), one("b", 1e15, 1e-15)], [TOKENS, "spec_mean_length"])
+    wild, unknown = rows[1].compared
+    assert wild.high is not None
+    assert math.isfinite(wild.high)
+    assert (unknown.difference, unknown.verdict) == (None, "not known")
 
 
 def test_one_block_has_no_interval_and_so_no_verdict() -> None:
@@ -140,12 +145,7 @@ def test_a_configuration_that_never_worked_is_a_row_and_no_base() -> None:
     rows = table([broken, one("a", 100, 101), one("b", 200, 202)], [TOKENS])
     assert [row.against for row in rows] == [None, None, "a"]
     assert rows[0].status == "failed"
-    assert rows[0].figures == {}
-
-
-def test_a_figure_that_nobody_knows_is_not_compared() -> None:
-    compared = table([one("a", 1, 2), one("b", 2, 4)], ["spec_mean_length"])[1].compared[0]
-    assert (compared.difference, compared.verdict) == (None, "not known")
+    assert rows[0].as_json()["figures"] == {}
 
 
 def test_stages_are_compared_each_with_its_own_first_row() -> None:
@@ -179,15 +179,9 @@ def test_levers_are_told_by_their_farthest_positions_the_farthest_first() -> Non
     assert (second.verdict, third.verdict) == ("better", "no difference shown")
 
 
-def test_where_less_is_better_the_best_is_the_least() -> None:
-    known = [one("a", 100, 101, metric="e2e_p95_ms"), one("b", 50, 50, metric="e2e_p95_ms")]
-    (found,) = moved(known, "e2e_p95_ms")
-    assert (found.best, found.worst) == ("b", "a")
-
-
 def test_a_count_of_one_block_stays_the_number_that_it_is() -> None:
     (row,) = table([one("a", 8.0, metric="json_answered")], ())
-    assert row.figures["json_answered"] == 8.0
+    assert row.figure("json_answered") == 8.0
 
 
 def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing() -> None:
@@ -224,29 +218,7 @@ def test_a_lever_with_one_known_position_moved_nothing_that_is_known() -> None:
     assert moved([], TOKENS) == ()
 
 
-def test_wild_blocks_do_not_overflow() -> None:
-    rows = table([one("a", 1e-15, 1e15), one("b", 1e15, 1e-15)], [TOKENS])
-    compared = rows[1].compared[0]
-    assert compared.high is not None
-    assert math.isfinite(compared.high)
-
-
 # --- in words ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        (TOKENS, 3114.4, "3,114"),
-        ("rps", 4.25, "4.25"),
-        ("ttft_p95_ms", 219.0, "219 ms"),
-        ("ttft_p95_ms:short", 89_000.0, "89.0 s"),
-        ("error_rate", 0.045, "4.5 %"),
-        ("rps", None, "\N{EN DASH}"),
-    ],
-)
-def test_a_figure_has_its_unit(name: str, value: float | None, told: str) -> None:
-    assert figure(name, value) == told
 
 
 @pytest.mark.parametrize(
@@ -272,7 +244,7 @@ def test_a_difference_comes_with_its_interval(
 ) -> None:
     low, high = bounds
     one = Compared(metric=metric, difference=middle, low=low, high=high, blocks=3, verdict=verdict)
-    assert difference(one) == told
+    assert difference_in_words(one) == told
 
 
 @pytest.mark.parametrize(
@@ -327,4 +299,4 @@ def test_a_lever_is_told_by_its_best_and_worst(
         verdict=verdict,
         is_share=metric == SHARE,
     )
-    assert lever(found, metric) == f"quantization: {told}"
+    assert lever_in_words(found, metric) == f"quantization: {told}"

@@ -16,6 +16,8 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from toolkit.records import Run
+    from toolkit.store import Store
     from toolkit.tuning.compare import ComparedMetric, Comparison
 
 
@@ -50,58 +52,35 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
     not comparable. What changes from run to run, e.g., a clock or a neighbour, no interval knows: repeat a close call.
     """
     from toolkit.store import Store
-    from toolkit.tuning.compare import PLAN, compare, side_of
+    from toolkit.tuning.compare import compare, side_of
 
     with waiting_for("Comparing"):
         with Store.open_readonly(database) as store:
-            sides = []
-            for word in (a, b):
-                run_id, _, name = word.partition(":")
-                run = run_of(store, run_id, database)
-                if run.verb not in PLAN:
-                    raise ToolkitError(
-                        f"`{run.id}` is a run of `{run.verb}`, and measured no servers",
-                        "Compare runs of `bench` or `blast`; `toolkit runs` lists them",
-                    )
-                known = measured_hosts(store, run)
-                if not known:
-                    raise ToolkitError(
-                        f"run `{run.id}` has measured nothing", "`toolkit runs` lists all"
-                    )
-                if name and name not in known:
-                    raise ToolkitError(
-                        f"`{name}` is no host of run `{run.id}`", f"Its hosts: {', '.join(known)}"
-                    )
-                sides.append([(run, each) for each in ([name] if name else known)])
-
-            before, after = sides
+            before, after = _named(store, a, database), _named(store, b, database)
+            by_name = {name: (run, name) for run, name in after}
+            pairs = [(one, by_name[one[1]]) for one in before if one[1] in by_name]
             if len(before) == len(after) == 1:
                 if before == after:
                     raise ToolkitError(
                         f"`{a}` and `{b}` are the same", "Name two runs, or two hosts of one"
                     )
                 pairs = [(before[0], after[0])]
-            else:
-                by_name = {name: (run, name) for run, name in after}
-                pairs = [(one, by_name[one[1]]) for one in before if one[1] in by_name]
-                if not pairs or 1 in (len(before), len(after)) or before == after:
-                    several = before if len(before) > 1 else after
-                    words = [f"{run.id}:{name}" for run, name in several[:5]]
-                    hint = f"Name one: {', '.join(f'`{word}`' for word in words)}"
-                    if before == after:
-                        hint = f"Name two of its hosts: `{command_on(database, 'compare', *words[:2])}`"
-                    raise ToolkitError(
-                        f"which hosts of `{a}` and `{b}` to compare is not clear", hint
-                    )
-            compared = [(side_of(store, *one), side_of(store, *other)) for one, other in pairs]
-        found = [compare(one, other, least_share=least / 100) for one, other in compared]
+            elif not pairs or 1 in (len(before), len(after)) or before == after:
+                several = before if len(before) > 1 else after
+                words = [f"{run.id}:{name}" for run, name in several[:5]]
+                hint = f"Name one: {', '.join(f'`{word}`' for word in words)}"
+                if before == after:
+                    hint = f"Name two of its hosts: `{command_on(database, 'compare', *words[:2])}`"
+                raise ToolkitError(f"which hosts of `{a}` and `{b}` to compare is not clear", hint)
+            sides = [(side_of(store, *one), side_of(store, *other)) for one, other in pairs]
+        found = [compare(one, other, least_share=least / 100) for one, other in sides]
 
     for index, each in enumerate(found):
         if as_json:
             about = {
-                "run_a": each.a.run,
+                "run_a": each.a.run.id,
                 "host_a": each.a.name,
-                "run_b": each.b.run,
+                "run_b": each.b.run.id,
                 "host_b": each.b.name,
                 "comparable": each.comparable,
                 "not_comparable": list(each.not_comparable),
@@ -116,39 +95,53 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
             _print_table(each)
 
 
+def _named(store: "Store", word: str, database: Path) -> "list[tuple[Run, str]]":
+    """The hosts of RUN, or the one of RUN:HOST, each with its run."""
+    from toolkit.tuning.compare import PLAN
+
+    run_id, _, name = word.partition(":")
+    run = run_of(store, run_id, database)
+    if run.verb not in PLAN:
+        raise ToolkitError(
+            f"`{run.id}` is a run of `{run.verb}`, and measured no servers",
+            "Compare runs of `bench` or `blast`; `toolkit runs` lists them",
+        )
+    known = measured_hosts(store, run)
+    if not known:
+        raise ToolkitError(f"run `{run.id}` has measured nothing", "`toolkit runs` lists all")
+    if name and name not in known:
+        raise ToolkitError(
+            f"`{name}` is no host of run `{run.id}`", f"Its hosts: {', '.join(known)}"
+        )
+    return [(run, each) for each in ([name] if name else known)]
+
+
 def _print_table(found: "Comparison") -> None:
     """Both sides, a row for each metric, and a sentence of what to take home."""
     from toolkit.report.tables import Column, screen
-    from toolkit.tuning.figures import figure, meant
+    from toolkit.tuning.figures import figure, metric
 
     def change(row: "ComparedMetric", difference: float | None) -> str:
         """A difference in per cent of A's figure; of an error rate in points, and where A's is 0 in its own unit."""
         if difference is None:
             return "-"
-        if meant(row.metric).is_share:
+        if metric(row.metric).is_share:
             return f"{100 * difference:+.2f} points"
         if not row.a:
             return ("-" if difference < 0 else "+") + figure(row.metric, abs(difference))
         return f"{difference / row.a:+.1%}"
 
     for letter, side in (("A", found.a), ("B", found.b)):
-        click.echo(f"{letter}: {side.name} in run {side.run} ({side.verb})")
+        click.echo(f"{letter}: {side.name} in run {side.run.id} ({side.run.verb})")
     for reason in found.not_comparable:
         say(f"Not comparable: {reason}")
     for note in found.notes:
         say(f"Note: {note}")
     click.echo()
-    columns = [
-        Column(title="metric"),
-        Column(title="A", right=True),
-        Column(title="B", right=True),
-        Column(title="change", right=True),
-        Column(title="95 % interval", right=True),
-        Column(title="B is"),
-    ]
+    numbers = [Column(title=title, right=True) for title in ("A", "B", "change", "95 % interval")]
     rows = [
         [
-            meant(row.metric).title,
+            metric(row.metric).title,
             figure(row.metric, row.a),
             figure(row.metric, row.b),
             change(row, row.difference),
@@ -157,19 +150,19 @@ def _print_table(found: "Comparison") -> None:
         ]
         for row in found.rows
     ]
-    screen().table(columns, rows)
+    screen().table([Column(title="metric"), *numbers, Column(title="B is")], rows)
 
-    said = []
+    parts = []
     for verdict in ("better", "worse"):
-        names = [meant(row.metric).title for row in found.rows if row.verdict == verdict]
+        names = [metric(row.metric).title for row in found.rows if row.verdict == verdict]
         if names:
-            said.append(f"{verdict} in {', '.join(names)}")
-    told = "B is " + "; ".join(said) if said else "No difference shown"
+            parts.append(f"{verdict} in {', '.join(names)}")
+    summary = "B is " + "; ".join(parts) if parts else "No difference shown"
     blocks = max((row.blocks or 0 for row in found.rows), default=0)
     if not found.comparable:
-        say(f"{told}; but the two are not comparable")
+        say(f"{summary}; but the two are not comparable")
     elif blocks:
         how = "paired blocks" if found.paired else "blocks, each side on its own"
-        say(f"{told}; 95 % sure each, from up to {blocks} {how}")
+        say(f"{summary}; 95 % sure each, from up to {blocks} {how}")
     else:
-        say(f"{told}: too little data")
+        say(f"{summary}: too little data")

@@ -1,9 +1,10 @@
 """`toolkit report`: the lab report of a run, with pass criteria and what each rests on."""
 
 import json
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ from toolkit.units import milliseconds
 if TYPE_CHECKING:
     from toolkit.records import Event, Run, Tally
     from toolkit.store import Store
-    from toolkit.tuning.criteria import Judgement
+    from toolkit.tuning.criteria import Costs, Judgement
+    from toolkit.tuning.lab_report import HostReport
 
 CALL_S = 60.0
 MAX_TOKENS = 32
@@ -98,25 +100,27 @@ def command(
     if call_key_env and not call:
         raise click.UsageError("--call-key-env goes with --call")
     from toolkit.bench.summary import window_s
-    from toolkit.plan.capacity import Prices, cost
+    from toolkit.records import RequestRecord
     from toolkit.store import Store
-    from toolkit.tuning.criteria import Costs, criteria, log_facts
-    from toolkit.tuning.host_report import host_report, tallied
-    from toolkit.tuning.lab_report import Report, text_lines
+    from toolkit.tuning.cells import second_of
+    from toolkit.tuning.criteria import RequestLog, criteria
+    from toolkit.tuning.lab_report import Report, host_report, text_lines
 
     run_id, _, name = run.partition(":")
     with waiting_for("Reading"), Store.open_readonly(database) as store:
         found = run_of(store, run_id, database)
-        tallies = store.tallies(found.id, kind="ranked", name=name or None)
-        shots = [] if tallies else store.shots(found.id, name=name or None)
-        shots = [shot for shot in shots if shot.kind != "warmup"]
-        tallies = tallies or tallied(shots)
-        if not tallies and name:
+        records: list[Tally | RequestRecord] = [
+            *store.tallies(found.id, kind="ranked", name=name or None)
+        ]
+        if not records:
+            requests = store.shots(found.id, name=name or None)
+            records = [each for each in requests if each.kind != "warmup"]
+        if not records and name:
             raise ToolkitError(
                 f"run `{found.id}` has no host `{name}` that was asked anything",
                 f"`{command_on(database, 'report', found.id)}` reports on all of its hosts",
             )
-        if not tallies:
+        if not records:
             raise ToolkitError(
                 f"run `{found.id}`, of `toolkit {found.verb}`, holds no timed request",
                 "Report on a blast or a bench; `toolkit runs` lists them, `toolkit sweep --show` shows a sweep",
@@ -126,68 +130,36 @@ def command(
         events = _events_of(store, found, serve, name)
         refused = _rejected(store, found)
 
-    # a blast's run begins with its load, a bench's with looks and a warm-up
-    sent = [shot.sent_at for shot in shots if shot.sent_at]
-    began = min(sent, default=float("inf")) if shots else found.started_at
-    seconds = [each.at_s for each in tallies]
-    first_s, last_s = int(min(began, *seconds)), max(seconds)
-    by_host: dict[tuple[str, str], list[Tally]] = {}
-    for each in tallies:
+    by_host: dict[tuple[str, str], list[Tally | RequestRecord]] = {}
+    for each in records:
         by_host.setdefault((each.name, each.url), []).append(each)
-    hosts = [
-        host_report(
-            mine,
-            first_s,
-            last_s,
-            verdicts.get(key, ()),
-            # a bench tells each host's rate from its first planned send to its last end: so does a report on it
-            duration_s=window_s([shot for shot in shots if (shot.name, shot.url) == key]),
-        )
-        for key, mine in by_host.items()
-    ]
-
-    # what several hosts answered together is no one GPU's work
-    costs = None
-    if gpu_hour is not None and len(hosts) == 1:
-        into, out = api_price or (None, None)
-        (host,) = hosts
-        ok, prompt, output = host.whole.ok, None, None
-        if ok:
-            prompt, output = host.prompt_tokens / ok, host.whole.output_tokens / ok
-        reckoned = cost(
-            Prices(gpu_hour=gpu_hour, api_input=into, api_output=out),
-            gpus=gpus,
-            requests_per_s=host.whole.figure("rps") or None,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            request_tokens=(prompt or 0) + (output or 0) or 1.0,
-        )
-        if reckoned is not None:
-            costs = Costs(
-                gpu_hour=gpu_hour,
-                gpus=gpus,
-                per_million_tokens=reckoned.per_million_tokens,
-                # of no answer the mix of tokens is unknown, and so the API's price for it; one is told all the same
-                api_per_million_tokens=reckoned.api_per_million_tokens if ok else out,
-                per_thousand_requests=reckoned.per_thousand_requests,
-                api_per_thousand_requests=reckoned.api_per_thousand_requests,
-                even_rps=reckoned.even_rps,
-            )
+    # a blast's run begins with its load, a bench's with looks and a warm-up
+    requests = [each for each in records if isinstance(each, RequestRecord)]
+    sent = [each.sent_at for each in requests if each.sent_at]
+    began = min(sent, default=math.inf) if requests else found.started_at
+    ends = [second_of(each) for each in records]
+    seconds = range(int(min(began, *ends)), max(ends) + 1)
+    hosts = []
+    for key, mine in by_host.items():
+        # a bench tells each host's rate from its first planned send to its last end: so does a report on it
+        window = window_s([each for each in mine if isinstance(each, RequestRecord)])
+        hosts.append(host_report(mine, seconds, verdicts.get(key, ()), duration_s=window))
+    costs = _costs(hosts, gpu_hour, gpus, api_price)
 
     # what the user adds: a call, a log
-    called = None
+    called = logged = None
     if call is not None:
         url = one_host(call).url
         with waiting_for(f"Calling {url}"):  # the client's import takes as long as many a call
             called = _call(url, call_key_env)
-    logged = None
     if log is not None:
-        log_name = "standard input" if log == "-" else log
+        logged = RequestLog("standard input" if log == "-" else log)
         with (
             open_input(log, "Name the file of `toolkit proxy --log`") as file,
             waiting_for("Reading the log"),
         ):
-            logged = log_facts(log_name, _log_lines(file, log_name))
+            for line in _log_lines(file, logged.name):
+                logged.add(line)
 
     # what was planned, in a few words, and what speaks against the figures
     plan = found.plan
@@ -218,10 +190,10 @@ def command(
         verb=found.verb,
         started_at=found.started_at,
         ended_at=found.ended_at,
-        told=", ".join(words),
+        plan=", ".join(words),
         hosts=hosts,
         criteria=criteria(
-            hosts,
+            [(host.name, host.whole) for host in hosts],
             events=events,
             serve=serve,
             call=called,
@@ -237,13 +209,51 @@ def command(
     if as_json:
         print_json(report.as_json())
     elif html is None:
-        for line in text_lines(report):
-            say(line)
+        for text in text_lines(report):
+            say(text)
     if html:
         from toolkit.tuning.pages import report_page
 
         with writing("Report", html, "--html"), waiting_for("Drawing"):
             html.write_text(report_page(report), encoding="utf-8")
+
+
+def _costs(
+    hosts: "Sequence[HostReport]",
+    gpu_hour: float | None,
+    gpus: int,
+    api_price: tuple[float, float] | None,
+) -> "Costs | None":
+    """The GPU hour against the API at the run's own rate and tokens; what several hosts answered together is no one GPU's work."""
+    from toolkit.plan.capacity import Prices, cost
+    from toolkit.tuning.criteria import Costs
+    from toolkit.tuning.figures import ratio
+
+    if gpu_hour is None or len(hosts) != 1:
+        return None
+    into, out = api_price or (None, None)
+    whole = hosts[0].whole
+    prompt, output = ratio(whole.prompt_tokens, whole.ok), ratio(whole.output_tokens, whole.ok)
+    reckoned = cost(
+        Prices(gpu_hour=gpu_hour, api_input=into, api_output=out),
+        gpus=gpus,
+        requests_per_s=whole.figure("rps") or None,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        request_tokens=(prompt or 0) + (output or 0) or 1.0,
+    )
+    if reckoned is None:
+        return None
+    return Costs(
+        gpu_hour=gpu_hour,
+        gpus=gpus,
+        per_million_tokens=reckoned.per_million_tokens,
+        # of no answer the mix of tokens is unknown, and so the API's price for it; one is given all the same
+        api_per_million_tokens=reckoned.api_per_million_tokens if whole.ok else out,
+        per_thousand_requests=reckoned.per_thousand_requests,
+        api_per_thousand_requests=reckoned.api_per_thousand_requests,
+        even_rps=reckoned.even_rps,
+    )
 
 
 def _log_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
@@ -302,6 +312,8 @@ def _events_of(store: "Store", run: "Run", serve: "Run | None", name: str) -> "t
 
 def _call(url: str, key_env: str | None) -> "Judgement":
     """One chat call with OpenAI's own client, where it is installed: the plainest proof that it works."""
+    from toolkit.tuning.criteria import Judgement
+
     try:
         import openai
     except ImportError as error:
@@ -326,12 +338,11 @@ def _call(url: str, key_env: str | None) -> "Judgement":
         choice = answer.choices[0]
     except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        return "not met", f"OpenAI's client failed at {url}: {first_line}", BY_HAND
+        failed = f"OpenAI's client failed at {url}: {first_line}"
+        return Judgement("not met", failed, BY_HAND)
     took = milliseconds(1000 * (time.monotonic() - began_s))
     if not choice.finish_reason or not choice.message.content:
-        return "not met", f"OpenAI's client got an answer without a text from {url}", BY_HAND
-    return (
-        "met",
-        f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}",
-        None,
-    )
+        empty = f"OpenAI's client got an answer without a text from {url}"
+        return Judgement("not met", empty, BY_HAND)
+    done = f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}"
+    return Judgement("met", done)

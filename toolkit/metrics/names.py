@@ -46,6 +46,8 @@ VLLM: Names = {
     "asked_tokens": ("vllm:request_params_max_tokens",),
     "config": ("vllm:cache_config_info",),
 }
+HISTOGRAMS = ("ttft", "queue", "gap", "tpot", "prompt", "output")
+"""What engines measure as histograms: `toolkit diagnose` reads them."""
 VLLM_PREFIXES = ("vllm:", "ray_vllm_", "vllm_")
 """Ray's exporter allows no colon and puts its own prefix before."""
 VLLM_V0_ONLY = (

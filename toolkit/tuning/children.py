@@ -1,4 +1,4 @@
-"""The processes that a sweep starts: the toolkit's own commands, each on a leash and in a session of its own.
+"""The processes that a sweep starts: the toolkit's own commands, each in a session of its own.
 
 What a child prints goes to files, so that it never waits for a reader; and its last words are there after our end. A child
 that outlived a killed sweep is found again by its process id and the moment of its start, and ended.
@@ -9,17 +9,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 
-LOOK_EVERY_S = 0.05
-TOLD_LINES = 5
+POLL_S = 0.05
+LAST_LINES = 5
 """Of the output of a child that failed without a word of its own."""
-MOST_SAID_BYTES = 2**20
+MOST_OUTPUT_BYTES = 2**20
 STOP_S, LEFT_STOP_S = 45.0, 60.0
-"""An orderly end: a blast waits up to 30 s for answers under way, and a server ends its engines."""
+"""An orderly end: a blast waits up to 30 s for its last answers, and a server ends its engines."""
 
 Mark = tuple[int, int]
 """A process: its id, and when it started, in the kernel's ticks since boot. Ids come again, moments don't."""
@@ -52,7 +52,7 @@ class ChildCommand:
         """Whole lines of its standard output so far."""
         return _lines(self._data)
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Whole lines of its standard error so far."""
         return _lines(self._log)
 
@@ -64,30 +64,26 @@ class ChildCommand:
                 raise self.failure()
             if time.monotonic() > give_up_s:
                 raise ToolkitError(f"`{self.name}` was not ready after {limit_s:,.0f} s")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
         return lines[0].strip()
 
-    def wait(self, limit_s: float, look: Callable[[], object] = lambda: None) -> int:
-        """Wait for its end, and look meanwhile; the exit code. Raises ToolkitError when it takes too long."""
-        give_up_s = time.monotonic() + limit_s
-        while (code := self.code) is None:
-            if time.monotonic() > give_up_s:
-                raise ToolkitError(f"`{self.name}` was not over after {limit_s:,.0f} s")
-            look()
-            time.sleep(LOOK_EVERY_S)
-        look()
-        return code
+    def wait(self, limit_s: float) -> int:
+        """Wait for its end; the exit code. Raises ToolkitError when it takes too long."""
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired as error:
+            over = f"`{self.name}` was not over after {limit_s:,.0f} s"
+            raise ToolkitError(over) from error
 
     def failure(self) -> ToolkitError:
         """Why it ended, in its own words."""
-        lines = self.said()
-        told = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-        if told:
-            return ToolkitError(told[-1])
-        last = "; ".join(line.strip() for line in lines[-TOLD_LINES:] if line.strip())
-        return ToolkitError(
-            f"`{self.name}` ended with exit code {self.code}" + (f": {last}" if last else "")
-        )
+        lines = self.messages()
+        errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+        if errors:
+            return ToolkitError(errors[-1])
+        last = "; ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip())
+        ended = f"`{self.name}` ended with exit code {self.code}"
+        return ToolkitError(f"{ended}: {last}" if last else ended)
 
     def stop(self, within_s: float = STOP_S) -> None:
         """End it in order, and what is left of its session with force."""
@@ -95,10 +91,6 @@ class ChildCommand:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(within_s)
-        self.kill()
-
-    def kill(self) -> None:
-        """End it and its whole session, at once."""
         pid, ticks = self.mark
         # one that ended long ago was buried, and its number may be another's by now
         if started_ticks(pid) in (None, ticks):
@@ -109,7 +101,7 @@ class ChildCommand:
 
 def _lines(path: Path) -> list[str]:
     with contextlib.suppress(OSError), path.open("rb") as file:
-        text = file.read(MOST_SAID_BYTES).decode(errors="replace")
+        text = file.read(MOST_OUTPUT_BYTES).decode(errors="replace")
         return text[: text.rfind("\n") + 1].splitlines()
     return []
 
@@ -117,11 +109,11 @@ def _lines(path: Path) -> list[str]:
 def started_ticks(pid: int) -> int | None:
     """When a process started, in the kernel's ticks since boot; None: there is none, or it waits to be buried."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # the command's name, in brackets, may hold anything
-    fields = told.rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
     return None if fields[0] == "Z" else int(fields[19])
 
 
@@ -133,14 +125,13 @@ def is_alive(mark: Mark) -> bool:
 def end_left(marks: Sequence[Mark], within_s: float = LEFT_STOP_S) -> int:
     """End what a killed sweep left behind; how many there were. They heard of its end already, and may be about to."""
     left = [mark for mark in marks if is_alive(mark)]
+    give_up_s = time.monotonic() + within_s
     for mark in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(mark[0], signal.SIGTERM)
-    give_up_s = time.monotonic() + within_s
     while any(map(is_alive, left)) and time.monotonic() < give_up_s:
-        time.sleep(LOOK_EVERY_S)
-    for mark in left:
-        if is_alive(mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(mark[0], signal.SIGKILL)
+        time.sleep(POLL_S)
+    for mark in filter(is_alive, left):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(mark[0], signal.SIGKILL)
     return len(left)

@@ -9,15 +9,14 @@ in them. Each row is 95 % sure on its own: of many rows of equal servers, withou
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from toolkit.records import Run
 from toolkit.stats import ALPHA, LEAST_BLOCKS, at_least, half_interval, of_difference, spread
-from toolkit.tuning.cells import Cell, cells_of_shots, cells_of_tallies, summed
-from toolkit.tuning.figures import meant
+from toolkit.tuning.cells import Cell, cells_of_tallies, cells_of_waves, summed
+from toolkit.tuning.figures import METRICS
 
 if TYPE_CHECKING:
     from toolkit.store import Store
@@ -61,46 +60,30 @@ many requests there were, as only what both have is compared."""
 class Side:
     """One host in one run."""
 
-    run: str
+    run: Run
+    """Its settings are the plan: equal ones compare."""
     name: str
     cells: Mapping[int, Cell]
     """By place in the run: the second from its start, or the wave."""
-    plan: Mapping[str, Any]
-    """What was asked for, by name; equal plans compare."""
-    verb: str
-    seed: int | None = None
-    """Equal plans with other seeds compare, but not request by request."""
-    client_ok: bool | None = None
 
 
 def side_of(store: "Store", run: Run, name: str) -> Side:
     """One host's part of a stored run of `bench` or `blast`."""
-    plan = run.plan
-    shots = store.shots(run.id, name=name)
+    requests = store.shots(run.id, name=name)
     if run.verb == "bench":
-        cells = dict(enumerate(cells_of_shots(shots)))
-    else:
-        # seconds in which the load generator was at work, and was not the limit; the first and the last are cut
-        loader = [second for _, second in store.loader_seconds(run.id)]
-        limited = {second.at_s for second in loader if second.limited}
-        tallies = store.tallies(run.id, name=name, kind="ranked")
-        known = {second.at_s for second in loader}
-        if not known and tallies:
-            known = set(range(tallies[0].at_s, tallies[-1].at_s + 1))
-        first, last = min(known, default=0), max(known, default=0)
-        seconds = [at_s for at_s in sorted(known - limited) if first < at_s < last]
-        places = (at_s - first for at_s in seconds)
-        cells = dict(zip(places, cells_of_tallies(tallies, seconds, shots), strict=True))
-    seed = plan.get("seed")
-    return Side(
-        run=run.id,
-        name=name,
-        cells=cells,
-        plan={key: plan.get(key) for key in PLAN.get(run.verb, ())},
-        verb=run.verb,
-        seed=seed if isinstance(seed, int) else None,
-        client_ok=run.client_ok,
-    )
+        return Side(run=run, name=name, cells=dict(enumerate(cells_of_waves(requests))))
+    # seconds in which the load generator was at work, and was not the limit; the first and the last are cut
+    loader = [second for _, second in store.loader_seconds(run.id)]
+    limited = {second.at_s for second in loader if second.limited}
+    tallies = store.tallies(run.id, name=name, kind="ranked")
+    known = {second.at_s for second in loader}
+    if not known and tallies:
+        known = set(range(tallies[0].at_s, tallies[-1].at_s + 1))
+    first, last = min(known, default=0), max(known, default=0)
+    seconds = [at_s for at_s in sorted(known - limited) if first < at_s < last]
+    places = (at_s - first for at_s in seconds)
+    cells = dict(zip(places, cells_of_tallies(tallies, seconds, requests), strict=True))
+    return Side(run=run, name=name, cells=cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +93,14 @@ class ComparedMetric:
     metric: str
     a: float | None
     b: float | None
-    difference: float | None
+    difference: float | None = None
     """b - a."""
     low: float | None = None
     """95 % confidence interval of the difference; None: too little data."""
     high: float | None = None
     verdict: Verdict = "no difference shown"
     """Of B, seen from A."""
-    change: float | None
+    change: float | None = None
     """difference / a."""
     blocks: int | None = None
     """That the interval rests on."""
@@ -148,36 +131,35 @@ class Comparison:
 
 def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison:
     """Compare what both sides have; `least_share` is the smallest difference that is called one."""
+    verbs, plans = (a.run.verb, b.run.verb), (a.run.plan, b.run.plan)
     reasons = []
-    if a.verb != b.verb:
-        reasons.append(f"A is a {a.verb}, B a {b.verb}")
+    if verbs[0] != verbs[1]:
+        reasons.append(f"A is a {verbs[0]}, B a {verbs[1]}")
     else:
-        for name in dict.fromkeys((*a.plan, *b.plan)):
-            ours, theirs = a.plan.get(name), b.plan.get(name)
+        for name in PLAN[verbs[0]]:
+            ours, theirs = (plan.get(name) for plan in plans)
             if ours != theirs:
                 reasons.append(f"`{name}` is {_setting(ours)} in A and {_setting(theirs)} in B")
         for letter, side in (("A", a), ("B", b)):
-            if side.client_ok is False:
+            if side.run.client_ok is False:
                 reasons.append(f"the measuring machine was the limit in {letter}")
 
-    # other prompts in another order: block j of the one is nothing to block j of the other
-    paired = not reasons and a.seed == b.seed
-    places = sorted(a.cells.keys() & b.cells.keys()) if a.verb == b.verb else []
+    places = sorted(a.cells.keys() & b.cells.keys()) if verbs[0] == verbs[1] else []
     common = len(places)
-    if common:
-        one, other = (_Row([side.cells[place] for place in places]) for side in (a, b))
-    else:
-        paired = False
-        one, other = (_Row([cell for _, cell in sorted(side.cells.items())]) for side in (a, b))
+    rows = [_Row([each.cells[place] for place in places or sorted(each.cells)]) for each in (a, b)]
+    # equal plans with other seeds ask other prompts in another order: block j of the one is nothing to block j of the other
+    seeds = [plan.get("seed") for plan in plans]
+    paired = not reasons and seeds[0] == seeds[1] and common > 0
 
-    what = "waves" if a.verb == "bench" else "seconds"
+    what = "waves" if verbs[0] == "bench" else "seconds"
     notes = []
     if common and (len(a.cells) > common or len(b.cells) > common):
         notes.append(
             f"compared are the {common:,} {what} that both have; A has {len(a.cells):,}, B {len(b.cells):,}"
         )
-    if not paired and a.seed != b.seed and a.verb == b.verb:
-        notes.append(f"A drew with seed {_setting(a.seed)}, B with {_setting(b.seed)}: not paired")
+    if seeds[0] != seeds[1] and verbs[0] == verbs[1]:
+        drew = f"A drew with seed {_setting(seeds[0])}, B with {_setting(seeds[1])}"
+        notes.append(f"{drew}: not paired")
     for letter, side, beside in (("A", a, b), ("B", b, a)):
         silent = sum(not side.cells[place].ok and beside.cells[place].ok > 0 for place in places)
         if silent >= LEAST_SILENT and silent > SILENT_SHARE * common:
@@ -188,8 +170,7 @@ def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison
         a=a,
         b=b,
         rows=tuple(
-            _compared(metric, one, other, paired=paired, least_share=least_share)
-            for metric in COMPARED
+            _compared(metric, *rows, paired=paired, least_share=least_share) for metric in COMPARED
         ),
         paired=paired,
         cells=common,
@@ -205,16 +186,8 @@ def _setting(value: object) -> str:
 # --- one metric ----------------------------------------------------------------------------------------
 
 
-def _stretches(cells: Sequence[Cell], count: int) -> list[Cell]:
-    """At most so many stretches of neighbours, as equal as can be."""
-    if len(cells) <= count:
-        return list(cells)
-    edges = [index * len(cells) // count for index in range(count + 1)]
-    return [summed(cells[start:end]) for start, end in pairwise(edges)]
-
-
 class _Row:
-    """One side's cells; each way to cut them is worked out once for all metrics."""
+    """One side's cells; each way to cut them into stretches is worked out once for all metrics."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.whole = summed(cells)
@@ -230,33 +203,40 @@ class _Row:
         return known if len(known) == len(found) else None
 
 
+def _stretches(cells: Sequence[Cell], count: int) -> list[Cell]:
+    """At most so many stretches of neighbours, as equal as can be."""
+    if len(cells) <= count:
+        return list(cells)
+    edges = [index * len(cells) // count for index in range(count + 1)]
+    return [summed(cells[start:end]) for start, end in pairwise(edges)]
+
+
 def _compared(
     metric: str, one: _Row, other: _Row, *, paired: bool, least_share: float
 ) -> ComparedMetric:
     before, after = one.whole.figure(metric), other.whole.figure(metric)
-    difference = None if before is None or after is None else after - before
-    told = partial(
-        ComparedMetric,
+    if before is None or after is None:
+        missing = [letter for letter, value in (("A", before), ("B", after)) if value is None]
+        why = f"{' and '.join(missing)} told none"
+        return ComparedMetric(metric=metric, a=before, b=after, why=why)
+    difference = after - before
+    row = ComparedMetric(
         metric=metric,
         a=before,
         b=after,
         difference=difference,
-        change=difference / before if difference is not None and before else None,
+        change=difference / before if before else None,
     )
-    if before is None or after is None or difference is None:
-        missing = [letter for letter, value in (("A", before), ("B", after)) if value is None]
-        return told(why=f"{' and '.join(missing)} told none")
 
     # into how many blocks each row may be cut so that each of them can tell the figure
-    sketches = [row.whole.sketch_of(metric) for row in (one, other)]
-    needed = PERCENTILE_ANSWERS[sketches[0][1]] if sketches[0] else 1
-    answers = [
-        sketch[0].count if sketch else row.whole.ended
-        for row, sketch in zip((one, other), sketches, strict=True)
-    ]
+    is_percentile, needed, answers = False, 1, []
+    for side in (one, other):
+        if sketch := side.whole.sketch_of(metric):
+            is_percentile, needed = True, PERCENTILE_ANSWERS[sketch[1]]
+        answers.append(sketch[0].count if sketch else side.whole.ended)
     most = [
-        min(len(row.cells), count // needed)
-        for row, count in zip((one, other), answers, strict=True)
+        min(len(side.cells), count // needed)
+        for side, count in zip((one, other), answers, strict=True)
     ]
 
     def differences(count: int) -> list[float] | None:
@@ -273,24 +253,23 @@ def _compared(
         found = of_difference(alone, beside) if alone and beside else None
     if found is None:
         shortest = min(len(one.cells), len(other.cells))
+        why = "in some part of the run one side answered nothing"
         if min(answers) < LEAST_BLOCKS * needed:
             why = f"{min(answers):,} answers of one side, and {LEAST_BLOCKS * needed} are needed"
         elif shortest < LEAST_BLOCKS:
             why = f"{shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
-        else:
-            why = "in some part of the run one side answered nothing"
-        return told(why=f"too little data: {why}")
+        return replace(row, why=f"too little data: {why}")
 
     # uncertain though all blocks agree: a percentile is told within 1 %, evenly spread; and no error among n requests is no
     # proof of an error rate of 0, so one success and one failure are added to each side (Agresti and Caffo 2000)
     variance = 0.0
-    if sketches[0]:
+    if is_percentile:
         variance = sum((value * ALPHA) ** 2 / 3 for value in (before, after))
     elif metric == "error_rate":
-        for row in (one, other):
-            asked = row.whole.ended + 2
-            share = (row.whole.errors + 1) / asked
-            variance += share * (1 - share) / asked
+        for side in (one, other):
+            requests = side.whole.ended + 2
+            share = (side.whole.errors + 1) / requests
+            variance += share * (1 - share) / requests
     found = at_least(found, variance)
 
     half = half_interval(found)
@@ -298,5 +277,5 @@ def _compared(
     least = LEAST_ERROR_RATE if metric == "error_rate" else least_share * abs(before)
     verdict: Verdict = "no difference shown"
     if low > least or high < -least:
-        verdict = "better" if (low > least) == meant(metric).more_is_better else "worse"
-    return told(low=low, high=high, verdict=verdict, blocks=found.blocks)
+        verdict = "better" if (low > least) == METRICS[metric].more_is_better else "worse"
+    return replace(row, low=low, high=high, verdict=verdict, blocks=found.blocks)

@@ -8,22 +8,19 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from toolkit.hosts import is_loopback
 from toolkit.records import Event, Run
-from toolkit.tuning.cells import summed
-from toolkit.tuning.host_report import HostReport
+from toolkit.tuning.cells import Cell, summed
 from toolkit.units import counted, milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
-Judgement = tuple[Status, str, str | None]
-"""The status, what says so, and what would settle or mend it."""
-ORDER: tuple[Status, ...] = ("not met", "unknown", "met")
+WORST_FIRST: tuple[Status, ...] = ("not met", "unknown", "met")
 MOST_FAILURES = 2.0
 LEAST_REQUESTS = 100
-ASKED = {
+LAB = {
     "model_loading": ("Model loading", "cold start and warm restart times recorded"),
     "api_compatibility": ("API compatibility", "an OpenAI client can complete a chat call"),
     "stability": ("Stability", "0 to 2 timeouts or out-of-memory errors of 100 requests"),
@@ -45,14 +42,9 @@ MEMORY = re.compile(r"out of memory|\bOOM\b|OutOfMemory|no memory left", re.IGNO
 """What `toolkit serve` and `toolkit watchdog` write of a start, of a warm-up and of an engine's end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
-    """One line of the lab's list."""
+class Judgement(NamedTuple):
+    """What became of one criterion."""
 
-    code: str
-    title: str
-    asks: str
-    """What it takes, in the course's sense."""
     status: Status
     evidence: str
     """What says so, in a sentence."""
@@ -61,8 +53,21 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """One line of the lab's list, with its Judgement; the fields are keys of `toolkit report --json`."""
+
+    code: str
+    title: str
+    asks: str
+    """What it takes, in the course's sense."""
+    status: Status
+    evidence: str
+    settle: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The GPU hour against the API. None: not told, or not known."""
+    """The GPU hour against the API. None: not given, or not known."""
 
     gpu_hour: float
     gpus: int
@@ -72,6 +77,50 @@ class Costs:
     api_per_thousand_requests: float | None = None
     even_rps: float | None = None
     """Requests a second from which on the GPUs are cheaper."""
+
+
+def criteria(
+    hosts: Sequence[tuple[str, Cell]],
+    *,
+    events: Sequence[Event] = (),
+    serve: Run | None = None,
+    call: Judgement | None = None,
+    costs: Costs | None = None,
+    log: "RequestLog | None" = None,
+    rejected: int | None = None,
+) -> tuple[Criterion, ...]:
+    """All seven, in the course's order. None: nobody recorded it.
+
+    `hosts`: each name with what it answered in the whole run; `events` are the run's and the stack's; `serve` is what `toolkit serve` recorded
+    of the stack; `call` is what came of a call by the official client; `rejected`: how many requests a proxy answered with 429, by
+    the store's rows.
+    """
+
+    def worst(judge: Callable[[Cell, Iterable[Event]], Judgement]) -> Judgement:
+        """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
+        if len(hosts) > 1:
+            judged = {
+                name: judge(cell, [each for each in events if each.name in (None, name)])
+                for name, cell in hosts
+            }
+            name = min(judged, key=lambda each: WORST_FIRST.index(judged[each].status))
+            if judged[name].status != "met":
+                return judged[name]._replace(evidence=f"`{name}`: {judged[name].evidence}")
+        return judge(summed(cell for _, cell in hosts), events)
+
+    judgements = {
+        "model_loading": model_loading(events, serve),
+        "api_compatibility": call or worst(compatibility),
+        "stability": worst(stability),
+        "cost": cost(costs, hosts),
+        "observability": observability(log),
+        "boundaries": boundaries(serve),
+        "admission": admission(log, rejected),
+    }
+    return tuple(
+        Criterion(code=code, title=title, asks=asks, **judgements[code]._asdict())
+        for code, (title, asks) in LAB.items()
+    )
 
 
 # --- the request log ------------------------------------------------------------------------------------
@@ -85,157 +134,75 @@ LAST_MOMENT_S = 1e12
 """A `ts` beyond it is no moment of anybody's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
-    """One log."""
+@dataclass(slots=True)
+class RequestLog:
+    """What a proxy's log of its requests holds, counted line by line."""
 
     name: str
     requests: int = 0
-    missing: Mapping[str, int] = field(default_factory=dict)
-    """What requests do not tell, and how many of them."""
-    turned_away: int = 0
-    rejected: int = 0
-    """With their reason."""
-    unlogged_rejections: int = 0
-    """Answered 413, 429 or 503 without a reason."""
+    missing: Counter[str] = field(default_factory=Counter)
+    """What requests lack, and how many of them."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Of rejections."""
+    without_reason: int = 0
+    """Answered 413, 429 or 503."""
     own_rejections: int = 0
     """By the queue of a team."""
     nameless_rejections: int = 0
     """By a queue, of a request that is no team's."""
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    rejected_teams: tuple[str, ...] = ()
-    served_beside: tuple[str, ...] = ()
-    """Teams that were not rejected, and asked while others were."""
-    beside_ok_share: float | None = None
-    """Of their requests then, those that were served."""
+    rejected_teams: set[str] = field(default_factory=set)
+    rejected_at: list[float] = field(default_factory=list)
+    others: list[tuple[str, float, bool]] = field(default_factory=list)
+    """Of requests that were not rejected: whose, when, and whether they were served."""
 
-
-def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
-    """Count a log's lines; events of their own, without a `request_id`, are no requests, and pages that ask no model neither."""
-    requests = turned_away = unlogged = own = nameless = 0
-    missing, reasons = Counter[str](), Counter[str]()
-    rejected_teams: set[str] = set()
-    rejected_at: list[float] = []
-    others: list[tuple[str, float, bool]] = []
-    for line in lines:
-        # a `GET` of /v1/models or /metrics has no tokens to tell; who logs no method logs what was asked of the model
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count one line; an event of its own, without a `request_id`, is no request."""
+        # a `GET` of /v1/models or /metrics has no tokens; who logs no method logs what was asked of the model
         is_event = "event" in line and "request_id" not in line
         if is_event or line.get("method") not in (None, "POST"):
-            continue
-        requests += 1
+            return
+        self.requests += 1
         status, reason, left = line.get("status"), line.get("rejected"), line.get("left")
         is_ok = isinstance(status, int) and status < 400
-
-        # a client that left has no latency to be told, and only an answered request can tell tokens and a model
+        # a client that left has no latency, and only an answered request can have tokens and a model
         if not left:
-            missing.update(key for key in ("request_id", "latency_ms") if line.get(key) is None)
+            self.missing.update(
+                each for each in ("request_id", "latency_ms") if line.get(each) is None
+            )
         if is_ok and not left:
             output = line.get("completion_tokens", line.get("output_tokens"))
             if not line.get("model"):
-                missing["model"] += 1
+                self.missing["model"] += 1
             if None in (line.get("prompt_tokens"), output):
-                missing["tokens"] += 1
+                self.missing["tokens"] += 1
 
         team, ts = line.get("team"), line.get("ts")
-        at = float(ts) if isinstance(ts, int | float) and abs(ts) < LAST_MOMENT_S else None
+        at = None
+        if team and isinstance(ts, int | float) and abs(ts) < LAST_MOMENT_S:
+            at = float(ts)
         if reason:
-            turned_away += 1
-            reasons[str(reason)] += 1
-            if str(reason).startswith("team_"):
-                own += 1
-            elif reason in ("queue_full", "too_slow", "expired") and not team:
-                nameless += 1
-            if team and at is not None:
-                rejected_teams.add(str(team))
-                if len(rejected_at) < MOST_MOMENTS:
-                    rejected_at.append(at)
-            continue
-        if status in TURNED_AWAY:
-            turned_away += 1
-            unlogged += 1
-        if team and at is not None and len(others) < MOST_MOMENTS:
-            others.append((str(team), at, is_ok))
+            self.reasons[str(reason)] += 1
+            self.own_rejections += str(reason).startswith("team_")
+            is_queues = reason in ("queue_full", "too_slow", "expired")
+            self.nameless_rejections += is_queues and not team
+            if at is not None:
+                self.rejected_teams.add(str(team))
+                if len(self.rejected_at) < MOST_MOMENTS:
+                    self.rejected_at.append(at)
+            return
+        self.without_reason += status in TURNED_AWAY
+        if at is not None and len(self.others) < MOST_MOMENTS:
+            self.others.append((str(team), at, is_ok))
 
-    rejected_at.sort()
-    beside = []
-    for team, at, is_ok in others:
-        place = bisect_left(rejected_at, at - NEAR_S)
-        is_near = place < len(rejected_at) and rejected_at[place] <= at + NEAR_S
-        if team not in rejected_teams and is_near:
-            beside.append((team, is_ok))
-    return LogFacts(
-        name=name,
-        requests=requests,
-        missing=dict(sorted(missing.items())),
-        turned_away=turned_away,
-        rejected=sum(reasons.values()),
-        unlogged_rejections=unlogged,
-        own_rejections=own,
-        nameless_rejections=nameless,
-        reasons=dict(reasons.most_common()),
-        rejected_teams=tuple(sorted(rejected_teams)),
-        served_beside=tuple(sorted({team for team, is_ok in beside if is_ok})),
-        beside_ok_share=sum(is_ok for _, is_ok in beside) / len(beside) if beside else None,
-    )
-
-
-# --- the judgement -------------------------------------------------------------------------------------
-
-
-def criteria(
-    hosts: Sequence[HostReport],
-    *,
-    events: Sequence[Event] = (),
-    serve: Run | None = None,
-    call: Judgement | None = None,
-    costs: Costs | None = None,
-    log: LogFacts | None = None,
-    rejected: int | None = None,
-) -> tuple[Criterion, ...]:
-    """All seven, in the course's order. None: nobody recorded it.
-
-    `events` are the run's and the stack's; `serve` is what `toolkit serve` recorded of the stack; `call` is what came of a call
-    by the official client; `rejected`: how many requests a proxy answered with 429, by the store's rows.
-    """
-
-    def worst(judge: Callable[[HostReport, Iterable[Event]], Judgement]) -> Judgement:
-        """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
-        if len(hosts) > 1:
-            judged = {
-                host.name: judge(host, [each for each in events if each.name in (None, host.name)])
-                for host in hosts
-            }
-            name = min(judged, key=lambda each: ORDER.index(judged[each][0]))
-            status, evidence, settle = judged[name]
-            if status != "met":
-                return status, f"`{name}`: {evidence}", settle
-        all_hosts = replace(
-            hosts[0],
-            whole=summed(host.whole for host in hosts),
-            streamed=sum(host.streamed for host in hosts),
-        )
-        return judge(all_hosts, events)
-
-    judgements = {
-        "model_loading": model_loading(events, serve),
-        "api_compatibility": call or worst(compatibility),
-        "stability": worst(stability),
-        "cost": cost(costs, hosts),
-        "observability": observability(log),
-        "boundaries": boundaries(serve),
-        "admission": admission(log, rejected),
-    }
-    return tuple(
-        Criterion(
-            code=code,
-            title=ASKED[code][0],
-            asks=ASKED[code][1],
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-        for code, (status, evidence, settle) in judgements.items()
-    )
+    def beside_rejections(self) -> list[tuple[str, bool]]:
+        """The requests of teams that were never rejected, near a rejection of another's: whose, and whether it was served."""
+        found, moments = [], sorted(self.rejected_at)
+        for team, at, is_ok in self.others:
+            place = bisect_left(moments, at - NEAR_S)
+            is_near = place < len(moments) and moments[place] <= at + NEAR_S
+            if team not in self.rejected_teams and is_near:
+                found.append((team, is_ok))
+        return found
 
 
 # --- one by one --------------------------------------------------------------------------------------
@@ -248,10 +215,9 @@ def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
     for event in events:
         if found := READY.search(event.text):
             ready.setdefault(event.name, []).append(float(found[1]))
-        if ttft is None:
-            ttft = TTFT.search(event.text)
+        ttft = ttft or TTFT.search(event.text)
     if not ready and serve is None:
-        return (
+        return Judgement(
             "unknown",
             "no start of an engine is recorded here",
             "Serve with `toolkit serve` on the same database: its events tell how long each start took",
@@ -271,115 +237,107 @@ def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
     recorded, by = ", ".join(known) or "no time", "serve" if serve else "watchdog"
     missing = [name for name, value in times.items() if value is None]
     if not missing:
-        return "met", f"{recorded}, recorded by `toolkit {by}`", None
-    return (
+        return Judgement("met", f"{recorded}, recorded by `toolkit {by}`")
+    return Judgement(
         "not met",
         f"`toolkit {by}` recorded {recorded}, but no {' and no '.join(missing)}",
         "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took",
     )
 
 
-def compatibility(host: HostReport, _: Iterable[Event]) -> Judgement:
+def compatibility(whole: Cell, _: Iterable[Event]) -> Judgement:
     """By what was answered; the official client's own word goes before it."""
-    whole = host.whole
     if whole.ok:
-        return (
+        return Judgement(
             "met",
-            (
-                f"{whole.ok:,} chat calls of OpenAI's form were answered to their finish reason, {host.streamed:,} of "
-                f"them as streams and {whole.ok - host.streamed:,} whole, as our own reader saw them; `--call URL` asks "
-                "with the official client"
-            ),
-            None,
+            f"{whole.ok:,} chat calls of OpenAI's form were answered to their finish reason, {whole.streamed:,} of "
+            f"them as streams and {whole.ok - whole.streamed:,} whole, as our own reader saw them; `--call URL` asks "
+            "with the official client",
         )
     if whole.errors:
-        return (
+        return Judgement(
             "not met",
-            f"none of {whole.errors:,} chat calls was answered: {host.kinds_told}",
+            f"none of {whole.errors:,} chat calls was answered: {whole.kinds_in_words}",
             "`toolkit scout` tells what is at that address",
         )
-    return ("unknown", "no chat call was made", "Name the server: `toolkit report RUN --call URL`")
+    settle = "Name the server: `toolkit report RUN --call URL`"
+    return Judgement("unknown", "no chat call was made", settle)
 
 
-def stability(host: HostReport, events: Iterable[Event]) -> Judgement:
+def stability(whole: Cell, events: Iterable[Event]) -> Judgement:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
-    ended = host.whole.ended
-    if not ended:
-        return ("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
-    timeouts = sum(host.whole.error_kinds[kind] for kind in OUT_OF_TIME)
+    if not whole.ended:
+        settle = "Load it: `toolkit blast` or `toolkit bench`"
+        return Judgement("unknown", "no request ended", settle)
+    timeouts = sum(whole.error_kinds[kind] for kind in OUT_OF_TIME)
     out_of_memory = sum(bool(MEMORY.search(event.text)) for event in events)
     sure = timeouts + out_of_memory
-    perhaps = sum(host.whole.error_kinds[kind] for kind in MAY_BE_MEMORY)
-    rate, most = (100 * count / ended for count in (sure, sure + perhaps))
+    perhaps = sum(whole.error_kinds[kind] for kind in MAY_BE_MEMORY)
+    rate, most = (100 * count / whole.ended for count in (sure, sure + perhaps))
     found = (
-        f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {ended:,} requests, "
+        f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {whole.ended:,} requests, "
         f"{rate:.2f} of 100"
     )
     if rate > MOST_FAILURES:
-        return ("not met", found, "`toolkit diagnose` tells which bottleneck this is")
-    if ended < LEAST_REQUESTS:
+        return Judgement("not met", found, "`toolkit diagnose` tells which bottleneck this is")
+    if whole.ended < LEAST_REQUESTS:
         more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --num-prompts 100`"
-        return "unknown", f"{found}; too few to judge", more
+        return Judgement("unknown", f"{found}; too few to judge", more)
     if most > MOST_FAILURES:
-        return (
+        return Judgement(
             "unknown",
-            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {host.kinds_told}",
+            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {whole.kinds_in_words}",
             "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
         )
-    return "met", found, None
+    return Judgement("met", found)
 
 
-def cost(costs: Costs | None, hosts: Sequence[HostReport]) -> Judgement:
-    """The table stands in the report once both prices are told and something was answered."""
+def cost(costs: Costs | None, hosts: Sequence[tuple[str, Cell]]) -> Judgement:
+    """The table stands in the report once both prices are given and something was answered."""
     if costs is None and len(hosts) > 1:
-        return (
-            "unknown",
-            "what several hosts answered together is no one GPU's work",
-            "Report on one of them: `RUN:HOST`",
-        )
+        evidence = "what several hosts answered together is no one GPU's work"
+        return Judgement("unknown", evidence, "Report on one of them: `RUN:HOST`")
     if costs is None or costs.api_per_million_tokens is None:
         missing = "the price of a GPU hour" if costs is None else "an API's price"
-        return (
+        return Judgement(
             "unknown",
             f"{missing} was not told",
             "Say both: `--gpu-hour 2.00 --api-price 0.15/0.60` (prices for a million prompt and answer tokens)",
         )
-    if costs.per_million_tokens is None:
-        return (
+    own, api, (_, whole) = costs.per_million_tokens, costs.api_per_million_tokens, hosts[0]
+    if own is None:
+        return Judgement(
             "not met",
             f"nothing was answered for {costs.gpu_hour * costs.gpus:.2f} an hour, so there is no price to compare",
             "Compare a run that has ok answers",
         )
-    cheaper = costs.per_million_tokens < costs.api_per_million_tokens
-    return (
+    return Judgement(
         "met",
-        (
-            f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({hosts[0].whole.ok:,} answers in "
-            f"{span(hosts[0].whole.elapsed_s)}), {costs.api_per_million_tokens:.3f} at the API: "
-            f"{'the GPU' if cheaper else 'the API'} is cheaper at this load"
-        ),
-        None,
+        f"a million tokens cost {own:.3f} at the rate of this run ({whole.ok:,} answers in {span(whole.elapsed_s)}), "
+        f"{api:.3f} at the API: {'the GPU' if own < api else 'the API'} is cheaper at this load",
     )
 
 
-def observability(log: LogFacts | None) -> Judgement:
-    """Each line of the request log tells id, model, tokens and latency; a request that failed has no tokens to tell."""
+def observability(log: RequestLog | None) -> Judgement:
+    """Each line of the request log has id, model, tokens and latency; a request that failed has no tokens."""
     if log is None:
-        return (
+        return Judgement(
             "unknown",
             "no request log was given",
             "Give the proxy's: `--log requests.jsonl` (`toolkit proxy --log FILE` writes one)",
         )
     if not log.requests:
-        return ("unknown", f"`{log.name}` holds no request", "Give the log of this run's time")
+        return Judgement(
+            "unknown", f"`{log.name}` holds no request", "Give the log of this run's time"
+        )
     if log.missing:
-        lacking = ", ".join(f"{name} in {count:,}" for name, count in log.missing.items())
-        return (
+        lacking = ", ".join(f"{name} in {count:,}" for name, count in sorted(log.missing.items()))
+        return Judgement(
             "not met",
             f"of {log.requests:,} requests in `{log.name}` some tell no {lacking}",
             "`toolkit proxy --log FILE` tells all of them",
         )
-    return ("met", f"all {log.requests:,} requests in `{log.name}` tell all four", None)
+    return Judgement("met", f"all {log.requests:,} requests in `{log.name}` tell all four")
 
 
 def boundaries(serve: Run | None) -> Judgement:
@@ -387,106 +345,95 @@ def boundaries(serve: Run | None) -> Judgement:
     stack = serve.plan if serve else {}
     engines, proxy = stack.get("engines"), stack.get("proxy")
     if not isinstance(engines, list) or not engines:
-        return (
+        return Judgement(
             "unknown",
             "how the stack was set up is not recorded here",
             "Serve with `toolkit serve` on the same database: it records its settings",
         )
-    open_engines, file_engines, code_engines = [], [], []
+    open_to_others, open_files, foreign_code = [], [], []
     for engine in (each for each in engines if isinstance(each, dict)):
         name, flags = f"`{engine.get('name', 'engine')}`", engine.get("flags", {})
         pairs = (
-            flags.items() if isinstance(flags, dict) else (one for one in flags if len(one) == 2)
+            flags.items() if isinstance(flags, dict) else (each for each in flags if len(each) == 2)
         )
-        told = {str(key).lstrip("-").replace("_", "-"): value for key, value in pairs}
+        given = {str(key).lstrip("-").replace("_", "-"): value for key, value in pairs}
         if not is_loopback(str(engine.get("host", "127.0.0.1")).strip("[]")):
-            open_engines.append(name)
-        if told.get("allowed-local-media-path"):
-            file_engines.append(name)
-        if told.get("trust-remote-code") not in (None, False):
-            code_engines.append(name)
+            open_to_others.append(name)
+        if given.get("allowed-local-media-path"):
+            open_files.append(name)
+        if given.get("trust-remote-code") not in (None, False):
+            foreign_code.append(name)
     media = proxy.get("media_hosts") if isinstance(proxy, dict) else ()
 
     faults = []
-    if open_engines:
-        faults.append(f"{', '.join(open_engines)} listens to more than its own machine")
+    if open_to_others:
+        faults.append(f"{', '.join(open_to_others)} listens to more than its own machine")
     if not isinstance(proxy, dict):
         faults.append("no proxy stands before the engines")
     if isinstance(media, list | tuple) and "*" in media:
         faults.append("requests may have engines fetch from anywhere")
-    if file_engines:
-        faults.append(f"{', '.join(file_engines)} lets requests read its files")
-    if code_engines:
-        faults.append(f"{', '.join(code_engines)} runs code that came with the weights")
+    if open_files:
+        faults.append(f"{', '.join(open_files)} lets requests read its files")
+    if foreign_code:
+        faults.append(f"{', '.join(foreign_code)} runs code that came with the weights")
     if faults:
-        return (
+        return Judgement(
             "not met",
             "; ".join(faults),
-            (
-                "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
-                "`allowed-local-media-path` and `trust-remote-code`"
-            ),
+            "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
+            "`allowed-local-media-path` and `trust-remote-code`",
         )
     if not isinstance(media, list | tuple):
-        return (
+        return Judgement(
             "unknown",
-            (
-                "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
-                "request may have them fetch is not recorded"
-            ),
+            "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
+            "request may have them fetch is not recorded",
             "See `media_hosts` in the proxy's settings: empty is nowhere",
         )
-    return (
+    return Judgement(
         "met",
-        (
-            "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
-            "fetch from elsewhere, read files or run foreign code"
-        ),
-        None,
+        "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
+        "fetch from elsewhere, read files or run foreign code",
     )
 
 
-def admission(log: LogFacts | None, rejected: int | None) -> Judgement:
+def admission(log: RequestLog | None, rejected: int | None) -> Judgement:
     """One team's crowd meets a queue of its own, others are served meanwhile, and each rejection is written down."""
     provoke = (
         "Let one team send more than its queue holds while another asks, with `toolkit proxy --log FILE`, and give "
         "the log: `--log FILE`"
     )
     if log is None:
-        seen = (
-            "" if not rejected else f"; {rejected:,} requests were answered 429, whoever sent them"
-        )
-        return "unknown", f"no request log was given{seen}", provoke
-    if log.unlogged_rejections:
-        return (
+        seen = f"; {rejected:,} requests were answered 429, whoever sent them" if rejected else ""
+        return Judgement("unknown", f"no request log was given{seen}", provoke)
+    count = log.reasons.total()
+    if log.without_reason:
+        return Judgement(
             "not met",
-            f"{log.unlogged_rejections:,} of {log.turned_away:,} requests that were turned away stand in `{log.name}` without a reason",
+            f"{log.without_reason:,} of {count + log.without_reason:,} requests that were turned away stand in `{log.name}` "
+            "without a reason",
             "`toolkit proxy --log FILE` writes the reason of each",
         )
-    if not log.rejected:
-        return "unknown", f"`{log.name}` holds no rejection", provoke
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in log.reasons.items())
+    if not count:
+        return Judgement("unknown", f"`{log.name}` holds no rejection", provoke)
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in log.reasons.most_common())
     if log.nameless_rejections or not log.own_rejections:
-        return (
+        return Judgement(
             "not met",
-            f"{counted(log.rejected, 'rejection')} ({reasons}), but from a queue that all share",
+            f"{counted(count, 'rejection')} ({reasons}), but from a queue that all share",
             "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
         )
-    if not log.served_beside:
-        return (
-            "unknown",
-            f"{counted(log.rejected, 'rejection')} ({reasons}), but nobody else asked meanwhile",
-            provoke,
-        )
-    return (
-        "met",
-        (
-            f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
-            f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served"
-        ),
-        None,
+    beside = log.beside_rejections()
+    served = {team for team, is_ok in beside if is_ok}
+    if not served:
+        nobody = f"{counted(count, 'rejection')} ({reasons}), but nobody else asked meanwhile"
+        return Judgement("unknown", nobody, provoke)
+    rejected_teams, served_teams = (
+        f"team{'s' * (len(names) > 1)} {', '.join(f'`{name}`' for name in sorted(names))}"
+        for names in (log.rejected_teams, served)
     )
-
-
-def _teams(names: tuple[str, ...]) -> str:
-    return f"team{'s' * (len(names) > 1)} {', '.join(f'`{name}`' for name in names)}"
+    return Judgement(
+        "met",
+        f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {rejected_teams} stand in the log, while "
+        f"{served_teams} had {share(sum(is_ok for _, is_ok in beside) / len(beside))} of their requests served",
+    )

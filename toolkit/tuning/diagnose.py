@@ -1,7 +1,7 @@
 """Which bottleneck is it? Evidence and the catalog's decision table -> findings, and what cannot be known. No store, no clock.
 
 A rule holds where all that it needs is known and seen. Where all that is known of it is seen and something else is
-unknown, it is left open: that fact is told, with what would tell it. A rule that anything speaks against is closed.
+unknown, it is left open: that fact is named, with what would tell it. A rule that anything speaks against is closed.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from toolkit.units import digits, milliseconds, share, span
 
 UNITS = frozenset({"s", "ms", "share", "count", "times", "yes"})
 BOUNDS = ("least", "most", "is")
+SURE: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 
 Condition = Mapping[str, Any]
 """What one fact must be, as the table has it: `fact`, one of BOUNDS, and in `says` a few words for when it holds."""
@@ -48,16 +49,16 @@ class BottleneckTable:
     """Name -> its `unit`, `what` it is, and what `tells` it where it is unknown."""
 
 
-def read_table(told: Mapping[str, Any]) -> BottleneckTable:
+def read_table(tables: Mapping[str, Any]) -> BottleneckTable:
     """Read the catalog's table.
 
     Raises ToolkitError for one that asks for what no Evidence holds: a rule that can never hold would never be missed.
     """
-    facts, rows = told["facts"], []
+    facts, rows = tables["facts"], []
     for name, fact in facts.items():
         if name not in NAMES or fact["unit"] not in UNITS:
             raise ToolkitError(f"`{name}` in `{fact['unit']}` is no fact of the evidence")
-    for row in told["bottlenecks"]:
+    for row in tables["bottlenecks"]:
         code = row["code"]
         if row.get("base", "medium") not in get_args(Confidence) or not row["needs"]:
             raise ToolkitError(f"`{code}` needs nothing, or has no confidence")
@@ -72,55 +73,26 @@ def read_table(told: Mapping[str, Any]) -> BottleneckTable:
         sources = []
         for part in row["source"].split("; "):
             name, _, place = part.replace(":", ",", 1).partition(",")
-            if name not in told["sources"] or not place.strip():
+            if name not in tables["sources"] or not place.strip():
                 raise ToolkitError(f"`{part}` is no source and its place")
             where = part.removeprefix(name).lstrip(",: ")
-            sources.append(f"{told['sources'][name]} ({where})")
+            sources.append(f"{tables['sources'][name]} ({where})")
         rows.append(Bottleneck(**{**row, **conditions, "source": "; ".join(sources)}))
     return BottleneckTable(bottlenecks=tuple(rows), facts=facts)
 
 
-SURE: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
-LOOKED_AT = {
-    "running_mean": ("running", "count"),
-    "waiting_mean": ("waiting", "count"),
-    "kv_cache_usage_max": ("KV cache at most", "share"),
-    "preemptions_per_request": ("preemptions a request", "count"),
-    "ttft_p50_ms": ("TTFT p50", "ms"),
-    "ttft_p95_ms": ("TTFT p95", "ms"),
-    "queue_mean_ms": ("queue", "ms"),
-    "tpot_p50_ms": ("TPOT", "ms"),
-    "prefix_hit_ratio": ("prefix hits", "share"),
-    "api_cpu_cores": ("API process's cores", "count"),
-    "output_tokens_per_s": ("output tokens/s", "count"),
-    "client_ttft_p50_ms": ("client's TTFT p50", "ms"),
-    "client_e2e_p50_ms": ("client's E2E p50", "ms"),
-    "error_share": ("errors", "share"),
-    "repeat_share": ("repeated requests", "share"),
-    "shared_prefix_share": ("shared beginnings", "share"),
-    "gpu_busy_share": ("GPU busy", "share"),
-}
-"""Told, where they are known, when nothing was found: fact -> its words and unit."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBottleneck:
-    """One bottleneck; the fields are the keys of `toolkit diagnose --json`."""
+    """A row of the table that holds."""
 
-    code: str
+    rule: Bottleneck
     confidence: Confidence
     evidence: str
-    lever: str
-    risk: str
-    watch: str
-    what: str
-    """The same as the code, in words."""
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A fact that would decide whether something is a bottleneck."""
+    """A fact that would decide whether something is a bottleneck; the fields are keys of `toolkit diagnose --json`."""
 
     fact: str
     what: str
@@ -143,7 +115,7 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence, table: BottleneckTable) -> Diagnosis:
-    """Tell which rules hold, and which are open."""
+    """Which rules hold, and which are open."""
     found, missing = [], dict[str, list[str]]()
     for rule in table.bottlenecks:
         if any(_holds(each, evidence) for each in rule.unless):
@@ -151,40 +123,23 @@ def diagnose(evidence: Evidence, table: BottleneckTable) -> Diagnosis:
         known = [_holds(each, evidence) for each in rule.needs]
         if all(known):
             more = [each for each in rule.also if _holds(each, evidence)]
-            clauses = [
-                each.get("says", "").replace(
-                    "{}",
-                    amount(getattr(evidence, each["fact"]), table.facts[each["fact"]]["unit"]),
-                )
-                for each in (*rule.needs, *more)
-            ]
-            found.append(
-                FoundBottleneck(
-                    code=rule.code,
-                    confidence="high" if more else rule.base,
-                    evidence="; ".join(clauses),
-                    lever=rule.lever,
-                    risk=rule.risk,
-                    watch=rule.watch,
-                    what=rule.name,
-                    source=rule.source,
-                )
-            )
+            clauses = []
+            for each in (*rule.needs, *more):
+                seen = amount(getattr(evidence, each["fact"]), table.facts[each["fact"]]["unit"])
+                clauses.append(each.get("says", "").replace("{}", seen))
+            sure = "high" if more else rule.base
+            found.append(FoundBottleneck(rule=rule, confidence=sure, evidence="; ".join(clauses)))
         elif False not in known:
             for each, held in zip(rule.needs, known, strict=True):
                 if held is None:
                     missing.setdefault(each["fact"], []).append(rule.code)
+    facts = {name: table.facts[name] for name in missing}
     return Diagnosis(
         found=tuple(sorted(found, key=lambda each: SURE[each.confidence])),
         looked_at=looked_at(evidence),
         unknown=tuple(
-            Unknown(
-                fact=name,
-                what=table.facts[name]["what"],
-                tells=table.facts[name]["tells"],
-                codes=tuple(codes),
-            )
-            for name, codes in missing.items()
+            Unknown(fact=name, what=fact["what"], tells=fact["tells"], codes=tuple(missing[name]))
+            for name, fact in facts.items()
         ),
         is_short=evidence.short_load_s is not None,
     )
@@ -200,6 +155,30 @@ def _holds(condition: Condition, evidence: Evidence) -> bool | None:
     if "least" in condition:
         return bool(value >= condition["least"])
     return bool(value <= condition["most"])
+
+
+# --- in words -----------------------------------------------------------------------------------------
+
+LOOKED_AT = {
+    "running_mean": ("running", "count"),
+    "waiting_mean": ("waiting", "count"),
+    "kv_cache_usage_max": ("KV cache at most", "share"),
+    "preemptions_per_request": ("preemptions a request", "count"),
+    "ttft_p50_ms": ("TTFT p50", "ms"),
+    "ttft_p95_ms": ("TTFT p95", "ms"),
+    "queue_mean_ms": ("queue", "ms"),
+    "tpot_p50_ms": ("TPOT", "ms"),
+    "prefix_hit_ratio": ("prefix hits", "share"),
+    "api_cpu_cores": ("API process's cores", "count"),
+    "output_tokens_per_s": ("output tokens/s", "count"),
+    "client_ttft_p50_ms": ("client's TTFT p50", "ms"),
+    "client_e2e_p50_ms": ("client's E2E p50", "ms"),
+    "error_share": ("errors", "share"),
+    "repeat_share": ("repeated requests", "share"),
+    "shared_prefix_share": ("shared beginnings", "share"),
+    "gpu_busy_share": ("GPU busy", "share"),
+}
+"""Shown, where they are known, when nothing was found: fact -> its words and unit."""
 
 
 def amount(value: float, unit: str) -> str:
@@ -220,12 +199,14 @@ def looked_at(evidence: Evidence) -> str:
     ]
     if not known:
         return "nothing could be looked at"
-    interval = f"over {span(evidence.interval_s)}: " if evidence.interval_s else ""
-    if evidence.interval_s and evidence.watched_s:
-        interval = f"under load for {span(evidence.interval_s)} of {span(evidence.watched_s)}: "
-    elif evidence.interval_s and evidence.short_load_s is not None:
+    interval, length = "", evidence.interval_s
+    if length and evidence.watched_s:
+        interval = f"under load for {span(length)} of {span(evidence.watched_s)}: "
+    elif length and evidence.short_load_s is not None:
         interval = (
-            f"over {span(evidence.interval_s)}, of which the load was there for {span(evidence.short_load_s)}, too short to judge"
+            f"over {span(length)}, of which the load was there for {span(evidence.short_load_s)}, too short to judge"
             " by: "
         )
+    elif length:
+        interval = f"over {span(length)}: "
     return interval + ", ".join(known)

@@ -7,19 +7,20 @@ there are percentiles; of a stored sighting only sums are left, and so means.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
 from toolkit.metrics.dialects import EngineNumbers, read_cache, read_numbers
-from toolkit.metrics.names import PEERS, VLLM, VLLM_PREFIXES
+from toolkit.metrics.names import HISTOGRAMS, PEERS, VLLM, VLLM_PREFIXES
 from toolkit.metrics.parser import Histogram, MetricsPage
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, Reading, RequestRecord, Sighting
 from toolkit.stats import Sketch
-from toolkit.tuning.cells import Cell, summed
+from toolkit.tuning.cells import Cell, cell_of_requests, summed
 from toolkit.tuning.figures import ratio
 
 
@@ -29,16 +30,12 @@ class Evidence:
 
     # --- how long, how much
     interval_s: float | None = None
-    looks: float | None = None
-    """At `/metrics`."""
     watched_s: float | None = None
     """How long was looked, where the load was there for a part of it alone: all else is of that part."""
     short_load_s: float | None = None
     """How long the load was there, where that is too short to judge by: all else is of all looks."""
-    uptime_s: float | None = None
     requests: float | None = None
     """That ended in the interval."""
-    requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
 
     # --- gauges, over the looks
@@ -53,7 +50,6 @@ class Evidence:
     idle_share: float | None = None
     """Share of looks at which nothing ran and nothing waited."""
     kv_cache_usage_max: float | None = None
-    kv_cache_usage_mean: float | None = None
     kv_cache_with_one_more: float | None = None
     """What the largest use would be with another request of the same size."""
 
@@ -67,7 +63,6 @@ class Evidence:
     prefix_caching: bool | None = None
     max_model_len: float | None = None
     gpu_memory_utilization: float | None = None
-    kv_cache_tokens: float | None = None
 
     # --- latencies as the server tells them
     ttft_p50_ms: float | None = None
@@ -108,7 +103,6 @@ class Evidence:
     # --- requests
     prompt_tokens_mean: float | None = None
     prompt_tokens_p95: float | None = None
-    output_tokens_mean: float | None = None
     longest_request_tokens: float | None = None
     """Prompt and answer of the longest in a hundred."""
     model_len_factor: float | None = None
@@ -127,7 +121,6 @@ class Evidence:
     # --- the GPU
     gpu_busy_share: float | None = None
     gpu_throttled: bool | None = None
-    gpu_memory_used_share: float | None = None
     weights_share: float | None = None
     """Of the GPU's memory."""
 
@@ -146,16 +139,15 @@ RATIOS = (
 
 def merged(found: Iterable[Evidence]) -> Evidence:
     """Of each fact what the first one says that knows it; what follows from several is worked out anew."""
-    known: dict[str, float | bool] = {}
+    known: dict[str, Any] = {}
     for each in found:
         for name in NAMES:
-            value = getattr(each, name)
-            if value is not None:
+            if (value := getattr(each, name)) is not None:
                 known.setdefault(name, value)
     for name, above, below in RATIOS:
         if above in known and known.get(below):
             known[name] = known[above] / known[below]
-    return Evidence(**known)  # type: ignore[arg-type]  # a fact's kind is its field's
+    return Evidence(**known)
 
 
 # --- was it cold? -------------------------------------------------------------------------------------
@@ -169,7 +161,7 @@ def _first_rank(at_once: float, answers: float) -> float:
 
     Clients that come all at once wait for each other, on a warm server, too: for a slot, or until the prompts before theirs are
     read. But hardly the third in that row. On a cold server all of the row wait for the compiler. The row is as long as requests
-    were under way at once; of more answers the others came later and were quicker. So it is the third of 64 of 64 at once, and
+    were in flight at once; of more answers the others came later and were quicker. So it is the third of 64 of 64 at once, and
     of 8 at once the 27th of 32.
     """
     return max(LEAST_FIRST, answers - max(at_once, LEAST_FIRST) + LEAST_FIRST)
@@ -192,7 +184,6 @@ def _beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
 
 # --- pages of /metrics, some seconds apart ---------------------------------------------------------------
 
-HISTOGRAMS = ("ttft", "queue", "gap", "tpot", "prompt", "output")
 COUNTERS = ("prefix_queries_total", "prefix_hits_total")
 SPELLED = {
     what: [name for names in (VLLM, *dict(PEERS).values()) for name in names.get(what, ())]
@@ -209,7 +200,6 @@ class LoadSample:
 
     at_s: float
     """By a clock that never jumps; of stored looks the wall clock."""
-    wall_s: float | None = None
     numbers: EngineNumbers
     """Totals count since the process began, as histograms do."""
     cpu_s: float | None = None
@@ -217,18 +207,21 @@ class LoadSample:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
     @property
-    def under_way(self) -> float:
+    def in_flight(self) -> float:
         """Requests that run or wait."""
         return (self.numbers.running or 0.0) + (self.numbers.waiting or 0.0)
 
+    def histogram_since(self, earlier: "LoadSample", name: str) -> Histogram | None:
+        """What a histogram took in since an earlier look; None: nothing, or it is not known."""
+        then, now = earlier.histograms.get(name), self.histograms.get(name)
+        if now is None or earlier is self:
+            return None
+        found = now if then is None else now.since(then)
+        return found if found is not None and found.count > 0 else None
+
 
 def sample_of_page(
-    page: MetricsPage,
-    *,
-    at_s: float,
-    wall_s: float | None = None,
-    max_model_len: int | None = None,
-    content_type: str = "",
+    page: MetricsPage, *, at_s: float, max_model_len: int | None = None, content_type: str = ""
 ) -> LoadSample | None:
     """Read a metrics page; None where it is no engine's."""
     numbers = read_numbers(page, content_type)
@@ -237,7 +230,6 @@ def sample_of_page(
     cache = read_cache(page)
     return LoadSample(
         at_s=at_s,
-        wall_s=wall_s,
         numbers=replace(numbers, max_model_len=max_model_len or numbers.max_model_len),
         # vLLM's first generation computed in the process that answers: its CPU says nothing of the front
         cpu_s=None if numbers.dialect == "v0" else page.total("process_cpu_seconds_total"),
@@ -260,17 +252,16 @@ def sample_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> LoadS
             return None
         return Histogram(edges=(), counts=(), sum=totals.get(f"{name}_sum"), count=count)
 
-    told: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         each.name: getattr(sighting, each.name)
         for each in fields(EngineNumbers)
         if hasattr(sighting, each.name)
     }
     for counter in COUNTERS:
-        told[counter] = next((totals[name] for name in SPELLED[counter] if name in totals), None)
+        numbers[counter] = next((totals[name] for name in SPELLED[counter] if name in totals), None)
     return LoadSample(
         at_s=sighting.at,
-        wall_s=sighting.at,
-        numbers=EngineNumbers(**told),
+        numbers=EngineNumbers(**numbers),
         response_cache=any(found.code == "response_cache" for found in sighting.findings) or None,
         histograms=_histograms(sums_only),
     )
@@ -282,8 +273,8 @@ def _histograms(look_up: Callable[[str], Histogram | None]) -> dict[str, Histogr
         spelled = (
             each.replace("vllm:", prefix) for each in SPELLED[what] for prefix in VLLM_PREFIXES
         )
-        if told := next((each for name in spelled if (each := look_up(name))), None):
-            found[what] = told
+        if first := next((each for name in spelled if (each := look_up(name))), None):
+            found[what] = first
     return found
 
 
@@ -291,16 +282,13 @@ def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
     """What the looks say, in their order; of a process that began anew only what came since."""
     start = 0
     for place, (before, now) in enumerate(pairwise(samples), start=1):
-        then, later = before.numbers, now.numbers
-        is_another = None not in (then.started_at, later.started_at) and (
-            abs((later.started_at or 0.0) - (then.started_at or 0.0)) > 1
-        )
+        began = _moved(before, now, "started_at")
+        is_another = began is not None and abs(began) > 1
         totals = (
-            (then.requests_total, later.requests_total),
-            (then.generation_tokens_total, later.generation_tokens_total),
+            _moved(before, now, each) or 0.0
+            for each in ("requests_total", "generation_tokens_total")
         )
-        fell = any(old is not None and new is not None and new < old for old, new in totals)
-        if is_another or fell:
+        if is_another or min(totals) < 0:
             start = place
     every = samples[start:]
     if not every:
@@ -314,57 +302,38 @@ def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
     elif len(seen) < len(every):
         extent = Evidence(watched_s=every[-1].at_s - every[0].at_s)
 
-    # gauges, over the looks under load
-    gauges = Evidence()
-    both = [
-        (each.numbers.running, each.numbers.waiting)
-        for each in busy
-        if each.numbers.running is not None and each.numbers.waiting is not None
-    ]
-    if both:
-        usage = [n for each in busy if (n := each.numbers.kv_cache_usage) is not None]
-        most = max(running for running, _ in both)
-        gauges = Evidence(
-            running_mean=fmean(running for running, _ in both),
-            running_min=min(running for running, _ in both),
-            running_max=most,
-            waiting_mean=fmean(waiting for _, waiting in both),
-            waiting_share=fmean(waiting >= 1 for _, waiting in both),
-            at_ceiling_share=fmean(waiting >= 1 and running == most for running, waiting in both),
-            idle_share=fmean(running == waiting == 0 for running, waiting in both),
-            kv_cache_usage_max=max(usage, default=None),
-            kv_cache_with_one_more=max(usage) * (most + 1) / most if usage and most else None,
-            kv_cache_usage_mean=fmean(usage) if usage else None,
-        )
-
     last = every[-1]
     lengths = (each.numbers.max_model_len for each in every)
-    lived = last.wall_s is not None and last.numbers.started_at is not None
     settings = Evidence(
-        looks=len(busy),
-        uptime_s=(last.wall_s or 0.0) - (last.numbers.started_at or 0.0) if lived else None,
         prefix_caching=last.numbers.prefix_caching,
         max_model_len=next((length for length in lengths if length), None),
         gpu_memory_utilization=last.numbers.gpu_memory_utilization,
-        kv_cache_tokens=last.numbers.kv_cache_tokens,
         response_cache=last.response_cache,
     )
-    return merged((extent, gauges, settings, _rates(seen[0], seen[-1]), _latencies(seen)))
+    sources = (
+        extent,
+        settings,
+        _gauges(busy),
+        _rates(seen[0], seen[-1]),
+        _latencies(seen),
+        _first_answers(seen),
+    )
+    return merged(sources)
 
 
 def _under_load(every: Sequence[LoadSample]) -> tuple[Sequence[LoadSample], Sequence[LoadSample]]:
     """Of looks before, while and after requests came: those between which counters moved, and those under load.
 
     A load that ends, or begins, in the midst would else be judged by idle looks, too, and by those at which its last requests
-    were answered and no other came: at such an end the load lasts as long as half of the most requests were under way. All
+    were answered and no other came: at such an end the load lasts as long as half of the most requests were in flight. All
     looks where there are no idle ones at either end.
     """
-    under_way = [each.under_way for each in every]
-    if not any(under_way):
+    in_flight = [each.in_flight for each in every]
+    if not any(in_flight):
         return every, every
-    full = [count > 0 and 2 * count >= max(under_way) for count in under_way]
-    # as each look tells it of the time since the one before; some servers count our own looks as requests, but not as tokens
-    active = [count > 0 for count in under_way]
+    full = [count > 0 and 2 * count >= max(in_flight) for count in in_flight]
+    # as each look knows of the time since the one before; some servers count our own looks as requests, but not as tokens
+    active = [count > 0 for count in in_flight]
     for place, (before, now) in enumerate(pairwise(every), start=1):
         moved = _moved(before, now, "generation_tokens_total")
         if moved is None:
@@ -380,71 +349,88 @@ def _under_load(every: Sequence[LoadSample]) -> tuple[Sequence[LoadSample], Sequ
 
 
 def _moved(first: LoadSample, last: LoadSample, counter: str) -> float | None:
-    """By how much a counter rose; None where it is not told, or fell."""
-    return _rise(getattr(first.numbers, counter), getattr(last.numbers, counter))
+    """By how much a number moved; None where one of the looks does not know it."""
+    before, now = (getattr(each.numbers, counter) for each in (first, last))
+    return None if before is None or now is None else now - before
 
 
-def _rise(before: float | None, now: float | None) -> float | None:
-    return None if before is None or now is None or now < before else now - before
+def _gauges(busy: Sequence[LoadSample]) -> Evidence:
+    """What the gauges were over the looks under load."""
+    both = [
+        (each.numbers.running, each.numbers.waiting)
+        for each in busy
+        if each.numbers.running is not None and each.numbers.waiting is not None
+    ]
+    if not both:
+        return Evidence()
+    usage = max(
+        (n for each in busy if (n := each.numbers.kv_cache_usage) is not None), default=None
+    )
+    most = max(running for running, _ in both)
+    return Evidence(
+        running_mean=fmean(running for running, _ in both),
+        running_min=min(running for running, _ in both),
+        running_max=most,
+        waiting_mean=fmean(waiting for _, waiting in both),
+        waiting_share=fmean(waiting >= 1 for _, waiting in both),
+        at_ceiling_share=fmean(waiting >= 1 and running == most for running, waiting in both),
+        idle_share=fmean(running == waiting == 0 for running, waiting in both),
+        kv_cache_usage_max=usage,
+        kv_cache_with_one_more=usage * (most + 1) / most if usage is not None and most else None,
+    )
 
 
 def _rates(first: LoadSample, last: LoadSample) -> Evidence:
-    """What the counters moved by."""
+    """What the counters moved by; of one that fell nothing is known."""
     seconds = last.at_s - first.at_s
     if seconds <= 0:
         return Evidence()
-    requests, generated, preemptions, queries, hits = (
-        _moved(first, last, f"{counter}_total")
-        for counter in (
-            "requests",
-            "generation_tokens",
-            "preemptions",
-            "prefix_queries",
-            "prefix_hits",
-        )
-    )
+    names = ("requests", "generation_tokens", "preemptions", "prefix_queries", "prefix_hits")
+    moves = [_moved(first, last, f"{name}_total") for name in names]
+    if first.cpu_s is not None and last.cpu_s is not None:
+        moves.append(last.cpu_s - first.cpu_s)
+    rises = [each if each is not None and each >= 0 else None for each in moves]
+    requests, generated, preemptions, queries, hits, *cpu = rises
     return Evidence(
         interval_s=seconds,
         requests=requests,
-        requests_per_s=ratio(requests, seconds),
         output_tokens_per_s=ratio(generated, seconds),
         # of no request that ended in the interval, each one that was preempted counts
-        preemptions_per_request=ratio(
-            preemptions, None if requests is None else max(1.0, requests)
-        ),
+        preemptions_per_request=ratio(preemptions, None if requests is None else max(1, requests)),
         prefix_hit_ratio=ratio(hits, queries),
-        api_cpu_cores=ratio(_rise(first.cpu_s, last.cpu_s), seconds),
+        api_cpu_cores=ratio(cpu[0], seconds) if cpu else None,
     )
 
 
 def _latencies(seen: Sequence[LoadSample]) -> Evidence:
-    """What the histograms took in from the first look to the last, and its first answers against the later ones."""
-    found = {name: _since(seen[0], seen[-1], name) for name in HISTOGRAMS}
-    ttft, gap, prompt, output = (found[name] for name in ("ttft", "gap", "prompt", "output"))
-    gap_ms, usual_ms = _mean_ms(gap), _quantile(gap, 0.5, 1000)
-    prompt_most, output_most = _quantile(prompt, 0.99), _quantile(output, 0.99)
-    told = Evidence(
+    """What the histograms took in from the first look to the last."""
+    found = {name: seen[-1].histogram_since(seen[0], name) for name in HISTOGRAMS}
+    ttft, gap, tpot, prompt = (found[name] for name in ("ttft", "gap", "tpot", "prompt"))
+    usual_ms = _quantile(gap, 0.5, 1000)
+    longest = [_quantile(found[name], 0.99) for name in ("prompt", "output")]
+    return Evidence(
         ttft_p50_ms=_quantile(ttft, 0.5, 1000),
         ttft_p95_ms=_quantile(ttft, 0.95, 1000),
         ttft_mean_ms=_mean_ms(ttft),
         queue_mean_ms=_mean_ms(found["queue"]),
-        tpot_p50_ms=_quantile(found["tpot"], 0.5, 1000) or _mean_ms(found["tpot"]),
+        tpot_p50_ms=_quantile(tpot, 0.5, 1000) or _mean_ms(tpot),
         gap_p50_ms=usual_ms,
-        gap_stretch=ratio(gap_ms, usual_ms),
+        gap_stretch=ratio(_mean_ms(gap), usual_ms),
         prompt_tokens_mean=prompt.mean() if prompt else None,
         prompt_tokens_p95=_quantile(prompt, 0.95),
-        output_tokens_mean=output.mean() if output else None,
-        longest_request_tokens=None
-        if prompt_most is None or output_most is None
-        else prompt_most + output_most,
+        longest_request_tokens=None if None in longest else sum(each or 0.0 for each in longest),
     )
+
+
+def _first_answers(seen: Sequence[LoadSample]) -> Evidence:
+    """How long the first answers took against the later ones: up to the first look that knows of enough."""
     for place in range(1, len(seen) - 1):
-        early = _since(seen[0], seen[place], "ttft")
+        early = seen[place].histogram_since(seen[0], "ttft")
         if early is None or early.count < LEAST_FIRST:
             continue
-        late = _since(seen[place], seen[-1], "ttft")
+        late = seen[-1].histogram_since(seen[place], "ttft")
         after_ms = _quantile(late, 0.5, 1000)
-        at_once = max(each.under_way for each in seen[: place + 1])
+        at_once = max(each.in_flight for each in seen[: place + 1])
         rank = _first_rank(at_once, early.count)
         buckets = zip(early.edges, early.counts, strict=True)
         edge_s = next((edge for edge, count in buckets if count >= rank), None)
@@ -454,16 +440,8 @@ def _latencies(seen: Sequence[LoadSample]) -> Evidence:
             break
         # the bucket's upper edge, and no longer than these waited on average
         before_s = min(edge_s, early.sum / (early.count - rank + LEAST_FIRST))
-        return merged((told, _beginning(1000 * before_s, after_ms, at_once)))
-    return told
-
-
-def _since(first: LoadSample, last: LoadSample, name: str) -> Histogram | None:
-    then, now = first.histograms.get(name), last.histograms.get(name)
-    if now is None or first is last:
-        return None
-    found = now if then is None else now.since(then)
-    return found if found is not None and found.count > 0 else None
+        return _beginning(1000 * before_s, after_ms, at_once)
+    return Evidence()
 
 
 def _mean_ms(histogram: Histogram | None) -> float | None:
@@ -475,15 +453,16 @@ def _quantile(histogram: Histogram | None, share: float, times: float = 1.0) -> 
     """A quantile; of the first bucket its upper edge, of the last its lower one."""
     if histogram is None:
         return None
-    told = histogram.quantile(share)
-    value = next((each for each in (told.value, told.below, told.above) if each is not None), None)
+    found = histogram.quantile(share)
+    known = (each for each in (found.value, found.below, found.above) if each is not None)
+    value = next(known, None)
     return None if value is None else value * times
 
 
 # --- as the client saw it ------------------------------------------------------------------------------
 
 REFUSED = frozenset({"connect"})
-"""Kinds of errors at a door that was not open."""
+"""Kinds of errors of connections that never came about."""
 FIRST_SHARE = 0.1
 """Of a blast's seconds, that count as its beginning; the last half is what they are compared with."""
 
@@ -500,39 +479,39 @@ def _as_timed(whole: Cell) -> Evidence:
     )
 
 
-def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
+def evidence_of_requests(requests: Iterable[RequestRecord]) -> Evidence:
     """What a bench's requests at one host say."""
-    measured = [shot for shot in shots if shot.kind != "warmup"]
-    answers = [shot for shot in measured if shot.ok]
+    measured = [each for each in requests if each.kind != "warmup"]
     if not measured:
         return Evidence()
+    answers = [each for each in measured if each.ok]
     gaps = Sketch()
-    for shot in answers:
-        if shot.itl is not None:
-            gaps.merge(Sketch.from_bytes(shot.itl))
-    timed = _as_timed(Cell.of_shots(measured, 0.0))
-    prompts = [shot for shot in answers if shot.prompt_tokens is not None]
-    tokens = [shot.prompt_tokens or 0 for shot in prompts]
+    for each in answers:
+        if each.itl is not None:
+            gaps.merge(Sketch.from_bytes(each.itl))
+    prompts = [
+        (each.prompt_tokens, each.max_tokens) for each in answers if each.prompt_tokens is not None
+    ]
     found = Evidence(
         gap_p50_ms=gaps.quantile(0.5),
-        prompt_tokens_mean=fmean(tokens) if tokens else None,
-        prompt_tokens_p95=Sketch.of(tokens).quantile(0.95),
-        longest_request_tokens=max(
-            ((shot.prompt_tokens or 0) + shot.max_tokens for shot in prompts), default=None
-        ),
+        prompt_tokens_mean=fmean(tokens for tokens, _ in prompts) if prompts else None,
+        prompt_tokens_p95=Sketch.of(tokens for tokens, _ in prompts).quantile(0.95),
+        longest_request_tokens=max((sum(both) for both in prompts), default=None),
     )
     # the first wave against the last half
-    streams = sorted(
-        (shot for shot in answers if shot.ttft_ms is not None and shot.sent_at is not None),
-        key=lambda shot: shot.sent_at or 0.0,
-    )
-    wave = max(LEAST_FIRST, streams[0].concurrency or LEAST_FIRST) if streams else 0
-    first = sorted(shot.ttft_ms or 0.0 for shot in streams[:wave])
-    late = [shot.ttft_ms or 0.0 for shot in streams[max(wave, len(streams) // 2) :]]
+    streams = [
+        (each.sent_at, each.ttft_ms, each.concurrency)
+        for each in answers
+        if each.ttft_ms is not None and each.sent_at is not None
+    ]
+    streams.sort(key=itemgetter(0))
+    wave = max(LEAST_FIRST, streams[0][2] or LEAST_FIRST) if streams else 0
+    first = sorted(ttft_ms for _, ttft_ms, _ in streams[:wave])
+    late = [ttft_ms for _, ttft_ms, _ in streams[max(wave, len(streams) // 2) :]]
     begun = Evidence()
     if len(late) >= LEAST_FIRST:
         begun = _beginning(first[LEAST_FIRST - 1], median(late), len(first))
-    return merged((timed, found, begun))
+    return merged((_as_timed(cell_of_requests(measured, 0.0)), found, begun))
 
 
 def evidence_of_seconds(cells: Sequence[Cell]) -> Evidence:
@@ -540,26 +519,25 @@ def evidence_of_seconds(cells: Sequence[Cell]) -> Evidence:
     whole = summed(cells)
     if not whole.ended:
         return Evidence()
-    found = Evidence(
-        interval_s=whole.elapsed_s,
-        requests_per_s=whole.figure("rps"),
-        output_tokens_per_s=whole.figure("output_tokens_per_s"),
+    rates = Evidence(
+        interval_s=whole.elapsed_s, output_tokens_per_s=whole.figure("output_tokens_per_s")
     )
     # the first seconds against the last half: of streams where there are any, else of whole answers
     streams = whole.ttft.count > 0
-    told = [each for cell in cells if (each := cell.ttft if streams else cell.e2e).count]
-    first, later = told[: math.ceil(len(told) * FIRST_SHARE)], told[len(told) // 2 :]
+    timed = [each for cell in cells if (each := cell.ttft if streams else cell.e2e).count]
+    first, later = timed[: math.ceil(len(timed) * FIRST_SHARE)], timed[len(timed) // 2 :]
     answers = Sketch()
     for each in first:
         answers.merge(each)
-    if answers.count < LEAST_FIRST or len(first) < LEAST_FIRST or len(later) < LEAST_FIRST:
-        return merged((_as_timed(whole), found))
-    # under way at once, on average (Little's law): by the median answer, as the mean is not kept
-    e2e_s = (whole.figure("e2e_p50_ms") or 0.0) / 1000
-    at_once = round((whole.figure("rps") or 0.0) * e2e_s)
-    before = answers.quantile(min(1.0, _first_rank(at_once, answers.count) / answers.count))
-    after = median(each.quantile(0.5) or 0.0 for each in later)
-    return merged((_as_timed(whole), found, _beginning(before or 0.0, after, at_once)))
+    begun = Evidence()
+    if min(answers.count, len(first), len(later)) >= LEAST_FIRST:
+        # in flight at once, on average (Little's law): by the median answer, as the mean is not kept
+        e2e_s = (whole.figure("e2e_p50_ms") or 0.0) / 1000
+        at_once = round((whole.figure("rps") or 0.0) * e2e_s)
+        before = answers.quantile(min(1.0, _first_rank(at_once, answers.count) / answers.count))
+        after = median(each.quantile(0.5) or 0.0 for each in later)
+        begun = _beginning(before or 0.0, after, at_once)
+    return merged((_as_timed(whole), rates, begun))
 
 
 def evidence_of_ledger(ledger: Ledger) -> Evidence:
@@ -571,13 +549,12 @@ def evidence_of_ledger(ledger: Ledger) -> Evidence:
     )
 
 
-def evidence_of_verdicts(codes: Iterable[str], *, client_ok: bool | None) -> Evidence:
+def evidence_of_verdicts(codes: Collection[str], *, client_ok: bool | None) -> Evidence:
     """What a run's verdicts on a host say; with none at all nobody judged it."""
-    told = set(codes)
-    judged = bool(told - {"not_judged"})
+    is_judged = bool(set(codes) - {"not_judged"})
     return Evidence(
-        truncated="truncated_output" in told if judged else None,
-        response_cache="response_cache" in told if judged else None,
+        truncated="truncated_output" in codes if is_judged else None,
+        response_cache="response_cache" in codes if is_judged else None,
         client_limited=None if client_ok is None else not client_ok,
     )
 
@@ -597,15 +574,15 @@ def evidence_of_profile(profile: Profile, requests: float) -> Evidence:
     texts = [
         "\n".join(str(each.get("content")) for each in one.messages) for one in profile.prompts
     ]
-    length = sum(map(len, texts))
+    # characters in whole blocks: of prompts that come a second time, and of beginnings that an earlier prompt had
+    again = sum(len(text) // BLOCK_CHARS for text in texts) * BLOCK_CHARS
     known = 0
     for place, text in enumerate(texts):
         common = [os.path.commonprefix([text, one]) for one in texts[:place]]  # noqa: RUF071 (of texts, no paths)
         known += max(map(len, common), default=0) // BLOCK_CHARS * BLOCK_CHARS
-    again = sum(len(text) // BLOCK_CHARS * BLOCK_CHARS for text in texts) / length if length else 0
-    shared = known / length if length else 0.0
+    shared = repeats * again + (1 - repeats) * known
     return Evidence(
         repeat_share=repeats,
-        shared_prefix_share=repeats * again + (1 - repeats) * shared,
+        shared_prefix_share=ratio(shared, sum(map(len, texts))) or 0.0,
         chained=any(prompt.then for prompt in profile.prompts),
     )

@@ -16,21 +16,22 @@ from dataclasses import dataclass
 from functools import cache
 
 from toolkit.metrics.names import VLLM, Names
-from toolkit.records import Event, LoaderSecond, Reading, RequestRecord, Tally
-from toolkit.stats import Sketch, nearest_rank
-from toolkit.tuning.cells import Cell
+from toolkit.metrics.parser import MetricsPage
+from toolkit.records import Event, LoaderSecond, RequestRecord, Tally
+from toolkit.stats import Sketch
+from toolkit.tuning.cells import cell_of_requests, cell_of_tallies, summed
 from toolkit.units import milliseconds, rate, share
 
 Figures = dict[str, float | None]
 """By a metric's name; None: not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One figure that configurations are compared by."""
 
     title: str
-    definition: str
+    definition: str = ""
     more_is_better: bool = False
     is_share: bool = False
     """0 to 1: compared by difference, as a ratio of small shares says little."""
@@ -38,61 +39,52 @@ class Metric:
 
 METRICS: dict[str, Metric] = {
     "output_tokens_per_s": Metric(
-        title="output tokens/s",
-        definition="output tokens of ok answers, by the part of each one's time in the seconds that count / these seconds",
+        "output tokens/s",
+        "output tokens of ok answers, by the part of each one's time in the seconds that count / these seconds",
         more_is_better=True,
     ),
     "rps": Metric(
-        title="RPS",
-        definition="ok requests, by the part of each one's time in the seconds that count / these seconds",
+        "RPS",
+        "ok requests, by the part of each one's time in the seconds that count / these seconds",
         more_is_better=True,
     ),
-    "ttft_p50_ms": Metric(
-        title="TTFT p50", definition="first chunk with a token minus send, median of ok streams"
-    ),
-    "ttft_p95_ms": Metric(
-        title="TTFT p95", definition="first chunk with a token minus send, 95th percentile"
-    ),
-    "e2e_p50_ms": Metric(title="E2E p50", definition="last token minus send, median of ok answers"),
-    "e2e_p95_ms": Metric(title="E2E p95", definition="last token minus send, 95th percentile"),
+    "ttft_p50_ms": Metric("TTFT p50", "first chunk with a token minus send, median of ok streams"),
+    "ttft_p95_ms": Metric("TTFT p95", "first chunk with a token minus send, 95th percentile"),
+    "e2e_p50_ms": Metric("E2E p50", "last token minus send, median of ok answers"),
+    "e2e_p95_ms": Metric("E2E p95", "last token minus send, 95th percentile"),
     "tpot_p50_ms": Metric(
-        title="TPOT p50",
-        definition="(E2E - TTFT) / tokens after the first chunk, median of the unique canaries",
+        "TPOT p50", "(E2E - TTFT) / tokens after the first chunk, median of the unique canaries"
     ),
-    "error_rate": Metric(
-        title="error rate", definition="errors / (ok + errors), timeouts included", is_share=True
-    ),
+    "error_rate": Metric("error rate", "errors / (ok + errors), timeouts included", is_share=True),
     "prefix_hit_ratio": Metric(
-        title="prefix hits",
-        definition="prompt tokens found in the engine's prefix cache / looked up, by its counters during the load",
+        "prefix hits",
+        "prompt tokens found in the engine's prefix cache / looked up, by its counters during the load",
         more_is_better=True,
         is_share=True,
     ),
     "spec_acceptance_ratio": Metric(
-        title="draft tokens accepted",
-        definition="accepted / drafted tokens, by vllm:spec_decode_* during the load",
+        "draft tokens accepted",
+        "accepted / drafted tokens, by vllm:spec_decode_* during the load",
         more_is_better=True,
         is_share=True,
     ),
     "spec_mean_length": Metric(
-        title="tokens a draft",
-        definition="1 + accepted tokens / drafts, by vllm:spec_decode_* during the load",
+        "tokens a draft",
+        "1 + accepted tokens / drafts, by vllm:spec_decode_* during the load",
         more_is_better=True,
     ),
-    "preemptions": Metric(
-        title="preemptions", definition="by the engine's counter during the load"
-    ),
+    "preemptions": Metric("preemptions", "by the engine's counter during the load"),
     "queue_mean_ms": Metric(
-        title="queue", definition="mean wait inside the engine, by its histogram during the load"
+        "queue", "mean wait inside the engine, by its histogram during the load"
     ),
     "invalid_json_ratio": Metric(
-        title="invalid JSON",
-        definition="ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
+        "invalid JSON",
+        "ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
         is_share=True,
     ),
     "json_e2e_p50_ms": Metric(
-        title="E2E p50 of JSON",
-        definition="whole answer minus send, median of the ok answers to requests that ask for JSON, sent after the load",
+        "E2E p50 of JSON",
+        "whole answer minus send, median of the ok answers to requests that ask for JSON, sent after the load",
     ),
 }
 OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
@@ -102,7 +94,7 @@ ENDED = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "error_rate")
 """Of the requests that ended in the seconds that count, whole."""
 
 
-def metric(name: str) -> Metric | None:
+def known_metric(name: str) -> Metric | None:
     """What a metric's name means; None: there is no such metric."""
     plain, _, prompts = name.partition(":")
     found = METRICS.get(plain)
@@ -110,22 +102,20 @@ def metric(name: str) -> Metric | None:
         return found
     if plain not in OF_PROMPTS:
         return None
-    return Metric(
-        title=f"{found.title} of `{prompts}`",
-        definition=f"{found.definition}; of the canaries of prompts `{prompts}...`",
-    )
+    definition = f"{found.definition}; of the canaries of prompts `{prompts}...`"
+    return Metric(f"{found.title} of `{prompts}`", definition)
 
 
-def meant(name: str) -> Metric:
-    """The same for whoever tells a figure: one that is none is told by its bare name."""
-    return metric(name) or Metric(title=name, definition="")
+def metric(name: str) -> Metric:
+    """The same for whoever shows a figure: one that has no definition goes by its bare name."""
+    return known_metric(name) or Metric(name)
 
 
 def figure(name: str, value: float | None) -> str:
     """`3,114`, `219 ms`, `4.5 %`."""
     if name.partition(":")[0].endswith("_ms"):
         return milliseconds(value)
-    return share(value) if meant(name).is_share else rate(value)
+    return share(value) if metric(name).is_share else rate(value)
 
 
 # --- the seconds that count ------------------------------------------------------------------------
@@ -143,12 +133,12 @@ def counted_seconds(
 
     `drain_s` is taken off the end of a stretch that ended before its time: users waited for their last answers there.
     """
-    told = sorted({second.at_s for second in loader})
+    known = sorted({second.at_s for second in loader})
     begins = sorted(event.at for event in events if event.kind in ("start", "resume"))
     left_s, counted = duration_s, set[int]()
     for place, begin in enumerate(begins):
         following = begins[place + 1] if place + 1 < len(begins) else math.inf
-        mine = [at_s for at_s in told if begin - 1 <= at_s < following]
+        mine = [at_s for at_s in known if begin - 1 <= at_s < following]
         over = begin + left_s
         if mine and mine[-1] + 1 < over:
             over = mine[-1] + 1 - drain_s
@@ -158,12 +148,11 @@ def counted_seconds(
 
 
 def measured(
-    tallies: Iterable[Tally], seconds: Collection[int], shots: Iterable[RequestRecord] = ()
+    tallies: Iterable[Tally], seconds: Collection[int], canaries: Iterable[RequestRecord] = ()
 ) -> Figures:
     """Figures of the ranked requests that ended in these seconds, and of the canaries sent in them."""
     ranked = [each for each in tallies if each.kind == "ranked"]
-    mine = [each for each in ranked if each.at_s in seconds]
-    whole = Cell.of_tallies(mine, float(len(seconds)))
+    whole = cell_of_tallies([one for one in ranked if one.at_s in seconds], float(len(seconds)))
     ordered = sorted(seconds)
 
     def before(moment: float) -> float:
@@ -184,8 +173,8 @@ def measured(
         if tally.ok:
             tokens.append(answers * tally.output_tokens / tally.ok)
     figures: Figures = {
-        "output_tokens_per_s": math.fsum(tokens) / len(seconds) if seconds else None,
-        "rps": math.fsum(requests) / len(seconds) if seconds else None,
+        "output_tokens_per_s": ratio(math.fsum(tokens), len(seconds)),
+        "rps": ratio(math.fsum(requests), len(seconds)),
         **{name: whole.figure(name) for name in ENDED},
         "requests": float(whole.ended),
         "seconds": float(len(seconds)),
@@ -193,18 +182,15 @@ def measured(
 
     # canaries, by the first word of their prompts' names, too: `long-2` is one of `long`
     groups: dict[str, list[RequestRecord]] = {}
-    for shot in shots:
-        is_counted = shot.sent_at is not None and int(shot.sent_at) in seconds
-        if is_counted and shot.kind == "unique" and shot.ok:
-            groups.setdefault(re.split(r"[-_/ ]", shot.prompt, maxsplit=1)[0], []).append(shot)
-    unique = [shot for group in groups.values() for shot in group]
-    figures["tpot_p50_ms"] = nearest_rank([shot.tpot_ms for shot in unique], 0.5)
-    for name in OF_PROMPTS:
-        part, percent = name.removesuffix("_ms").split("_p")
-        for group, found in sorted(groups.items()):
-            values = [getattr(shot, f"{part}_ms") for shot in found]
-            figures[f"{name}:{group}"] = nearest_rank(values, int(percent) / 100)
-    return figures
+    for each in canaries:
+        is_counted = each.sent_at is not None and int(each.sent_at) in seconds
+        if is_counted and each.kind == "unique":
+            groups.setdefault(re.split(r"[-_/ ]", each.prompt, maxsplit=1)[0], []).append(each)
+    cells = {group: cell_of_requests(found, 0.0) for group, found in sorted(groups.items())}
+    figures["tpot_p50_ms"] = summed(cells.values()).figure("tpot_p50_ms")
+    return figures | {
+        f"{name}:{group}": cell.figure(name) for name in OF_PROMPTS for group, cell in cells.items()
+    }
 
 
 @cache
@@ -228,14 +214,14 @@ COUNTERS: Names = {
 """Sums of a counter's samples are kept under these names."""
 
 
-def counters(readings: Iterable[Reading]) -> dict[str, float]:
-    """The sums of those counters that a sweep looks at, under their short names."""
-    sums: dict[str, float] = {}
-    for reading in readings:
-        for name, spelled in COUNTERS.items():
-            if reading.name in spelled:
-                sums[name] = sums.get(name, 0.0) + reading.value
-    return sums
+def counters(page: MetricsPage) -> dict[str, float]:
+    """Those counters that a sweep looks at, under their short names; the newest name that the page has is the one."""
+    found = {}
+    for name, spelled in COUNTERS.items():
+        totals = (total for each in spelled if (total := page.total(each)) is not None)
+        if (total := next(totals, None)) is not None:
+            found[name] = total
+    return found
 
 
 def counters_moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:

@@ -1,16 +1,93 @@
-"""The lab report of a run, and its plain text. The page is drawn by pages.py."""
+"""The lab report of a run: its hosts whole and over time, the criteria, the costs; as JSON and as plain text. pages.py draws the page.
 
+No store, no clock.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.records import Event
+from toolkit.records import Event, RequestRecord, Tally, Verdict
+from toolkit.tuning.cells import Cell, cell_of, second_of, summed
 from toolkit.tuning.criteria import Costs, Criterion
-from toolkit.tuning.host_report import HostReport
 from toolkit.units import UNKNOWN, day, milliseconds, rate, share, span, time_of_day
 
+MOST_STRETCHES = 180
+"""Of a line: about one for three pixels."""
 MARKS = {"met": "met", "not met": "NOT MET", "unknown": "unknown"}
+Rows = list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """One host of the run, from its first second to its last."""
+
+    name: str
+    url: str
+    whole: Cell
+    stretches: Sequence[tuple[float, Cell]] = ()
+    """Each with its middle, in seconds from the run's first one."""
+    verdicts: Sequence[Verdict] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The host of `toolkit report --json`."""
+        whole = self.whole
+        more = ("e2e_p99_ms", "rps", "output_tokens_per_s", "error_rate")
+        return {
+            "name": self.name,
+            "url": self.url,
+            **_stretch_json(whole),
+            "error_kinds": dict(whole.error_kinds.most_common()),
+            "streamed": whole.streamed,
+            "prompt_tokens": whole.prompt_tokens,
+            "cache_told": whole.cache_known,
+            "cache_hits": whole.cache_hits,
+            "stretches": [{"t_s": t_s} | _stretch_json(cell) for t_s, cell in self.stretches],
+            "verdicts": [asdict(each) for each in self.verdicts],
+            **{name: whole.figure(name) for name in more},
+        }
+
+
+def _stretch_json(cell: Cell) -> dict[str, Any]:
+    latencies = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms")
+    return {
+        "duration_s": cell.elapsed_s,
+        "ok": cell.ok,
+        "errors": cell.errors,
+        "output_tokens": cell.output_tokens,
+        **{name: cell.figure(name) for name in latencies},
+    }
+
+
+def host_report(
+    records: Sequence[Tally | RequestRecord],
+    seconds: range,
+    verdicts: Sequence[Verdict] = (),
+    *,
+    duration_s: float | None = None,
+) -> HostReport:
+    """One host's whole run of these seconds, from its ranked tallies or its timed requests, at least one.
+
+    `duration_s`: its rates' time, if that is not the run's.
+    """
+    # equal stretches; a last one that is not whole is drawn in none, as it would look as if load fell
+    width = max(1, math.ceil(len(seconds) / MOST_STRETCHES))
+    last = max(1, len(seconds) // width)
+    parts: list[list[Tally | RequestRecord]] = [[] for _ in range(last + 1)]
+    for each in records:
+        parts[min((second_of(each) - seconds.start) // width, last)].append(each)
+    cells = [cell_of(part, float(width)) for part in parts]
+    whole = summed(cells)
+    whole.elapsed_s = duration_s or float(len(seconds))
+    return HostReport(
+        name=records[0].name,
+        url=records[0].url,
+        whole=whole,
+        stretches=[((place + 0.5) * width, cell) for place, cell in enumerate(cells[:last])],
+        verdicts=verdicts,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +98,7 @@ class Report:
     verb: str
     started_at: float
     ended_at: float | None
-    told: str
+    plan: str
     """The run's plan in a few words, e.g., `profile contest, 64 users`."""
     hosts: Sequence[HostReport]
     criteria: tuple[Criterion, ...]
@@ -30,29 +107,31 @@ class Report:
     notes: tuple[str, ...]
     """What speaks against the figures."""
 
+    @property
+    def headline(self) -> str:
+        """`5 of 7 criteria met, 1 not met, 1 unknown`."""
+        counts = Counter(each.status for each in self.criteria)
+        rest = [f"{counts[status]} {status}" for status in ("not met", "unknown") if counts[status]]
+        return ", ".join([f"{counts['met']} of {len(self.criteria)} criteria met", *rest])
+
+    @property
+    def when(self) -> str:
+        """`21 November 2026, 14:02:10, for 15 min`."""
+        started_at, ended_at = self.started_at, self.ended_at
+        length = "" if ended_at is None else f", for {span(ended_at - started_at)}"
+        return f"{day(started_at)}, {time_of_day(started_at)}{length}"
+
     def as_json(self) -> dict[str, Any]:
         """The object of `toolkit report --json`."""
-        hosts = [host.as_json() for host in self.hosts]
-        return asdict(replace(self, hosts=())) | {"hosts": hosts}
+        found = asdict(replace(self, hosts=()))
+        found["told"] = found.pop("plan")
+        return found | {"hosts": [host.as_json() for host in self.hosts]}
 
 
 # --- in words -----------------------------------------------------------------------------------------
 
 
-def headline(report: Report) -> str:
-    """`5 of 7 criteria met, 1 not met, 1 unknown`."""
-    counts = Counter(each.status for each in report.criteria)
-    rest = [f"{counts[status]} {status}" for status in ("not met", "unknown") if counts[status]]
-    return ", ".join([f"{counts['met']} of {len(report.criteria)} criteria met", *rest])
-
-
-def when(report: Report) -> str:
-    """`21 November 2026, 14:02:10, for 15 min`."""
-    length = "" if report.ended_at is None else f", for {span(report.ended_at - report.started_at)}"
-    return f"{day(report.started_at)}, {time_of_day(report.started_at)}{length}"
-
-
-def figures(host: HostReport) -> list[tuple[str, str, str]]:
+def figures(host: HostReport) -> Rows:
     """One host's figures: name, value, definition."""
     whole = host.whole
     ttft = [milliseconds(whole.figure(f"ttft_{each}_ms")) for each in ("p50", "p95")]
@@ -76,7 +155,7 @@ def figures(host: HostReport) -> list[tuple[str, str, str]]:
         (
             "TTFT p50, p95",
             ", ".join(ttft),
-            f"first chunk with a token minus send, of {host.streamed:,} ok streams",
+            f"first chunk with a token minus send, of {whole.streamed:,} ok streams",
         ),
         (
             "E2E p50, p95, p99",
@@ -85,13 +164,13 @@ def figures(host: HostReport) -> list[tuple[str, str, str]]:
         ),
         (
             "Cache hits",
-            share(host.cache_hits / host.cache_told) if host.cache_told else UNKNOWN,
+            share(whole.cache_hits / whole.cache_known) if whole.cache_known else UNKNOWN,
             "hits of a response cache / ok answers that tell, or could be told from unique ones",
         ),
     ]
 
 
-def cost_rows(costs: Costs) -> list[tuple[str, str, str]]:
+def cost_rows(costs: Costs) -> Rows:
     """What, on the GPU, at the API."""
 
     def price(value: float | None) -> str:
@@ -100,14 +179,11 @@ def cost_rows(costs: Costs) -> list[tuple[str, str, str]]:
         return f"{value:,.2f}" if value >= 1 else f"{value:.4f}"
 
     own, api = costs.per_million_tokens, costs.api_per_million_tokens
+    own_thousand, api_thousand = costs.per_thousand_requests, costs.api_per_thousand_requests
     return [
         ("an hour", f"{costs.gpu_hour * costs.gpus:.2f}", UNKNOWN),
         ("a million tokens, prompt and answer", price(own), price(api)),
-        (
-            "a thousand requests",
-            price(costs.per_thousand_requests),
-            price(costs.api_per_thousand_requests),
-        ),
+        ("a thousand requests", price(own_thousand), price(api_thousand)),
     ]
 
 
@@ -129,11 +205,11 @@ def event_words(event: Event, started_at: float) -> str:
 
 def text_lines(report: Report) -> Iterator[str]:
     """The report as plain text."""
-    yield f"Lab report of {report.verb} `{report.run}`, {when(report)}"
-    if report.told:
-        yield report.told
+    yield f"Lab report of {report.verb} `{report.run}`, {report.when}"
+    if report.plan:
+        yield report.plan
     yield ""
-    yield headline(report)
+    yield report.headline
     for each in report.criteria:
         yield ""
         yield f"{MARKS[each.status]:>8}  {each.title}: {each.asks}"
@@ -147,7 +223,7 @@ def text_lines(report: Report) -> Iterator[str]:
         for name, value, definition in figures(host):
             yield f"  {name:<18} {value:<26} {definition}"
         if host.whole.error_kinds:
-            yield f"  {'Errors by kind':<18} {host.kinds_told}"
+            yield f"  {'Errors by kind':<18} {host.whole.kinds_in_words}"
         for verdict in host.verdicts:
             yield f"  Verdict {verdict.code} ({verdict.confidence}): {verdict.evidence}"
 

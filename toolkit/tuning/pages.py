@@ -18,16 +18,14 @@ from toolkit.report.page import (
     said,
     time_chart,
 )
-from toolkit.tuning.figures import figure, meant, metric
-from toolkit.tuning.host_report import HostReport
+from toolkit.tuning.figures import figure, metric
 from toolkit.tuning.lab_report import (
+    HostReport,
     Report,
     cost_rows,
     even_sentence,
     event_words,
     figures,
-    headline,
-    when,
 )
 from toolkit.tuning.sweep_file import SweepPlan
 from toolkit.tuning.sweep_table import (
@@ -35,9 +33,9 @@ from toolkit.tuning.sweep_table import (
     Moved,
     SweepRow,
     by_stage,
-    difference,
+    difference_in_words,
     known_of,
-    lever,
+    lever_in_words,
     progression,
 )
 from toolkit.units import span, tick, tick_ms, tick_share
@@ -54,39 +52,13 @@ COMPARED = (
 
 
 NOTHING_SPEAKS = "Nothing is known that speaks against these figures."
+RPS, ERRORS = {"requests/s": "rps"}, {"error rate": "error_rate"}
+TTFT, E2E = ({each: f"{name}_{each}_ms" for each in ("p50", "p95")} for name in ("ttft", "e2e"))
 PLOTS: tuple[tuple[str, str, str, Mapping[str, str], str, Callable[[float], str]], ...] = (
-    (
-        "rps",
-        "Requests/s",
-        "ok requests that ended, a second",
-        {"requests/s": "rps"},
-        "No request was ok.",
-        tick,
-    ),
-    (
-        "ttft",
-        "TTFT",
-        "of ok answers that ended then",
-        {"p50": "ttft_p50_ms", "p95": "ttft_p95_ms"},
-        "No streamed answer.",
-        tick_ms,
-    ),
-    (
-        "e2e",
-        "E2E",
-        "of ok answers that ended then",
-        {"p50": "e2e_p50_ms", "p95": "e2e_p95_ms"},
-        "No answer.",
-        tick_ms,
-    ),
-    (
-        "errors",
-        "Error rate",
-        "errors / (ok + errors)",
-        {"error rate": "error_rate"},
-        "No request failed.",
-        tick_share,
-    ),
+    ("rps", "Requests/s", "ok requests that ended, a second", RPS, "No request was ok.", tick),
+    ("ttft", "TTFT", "of ok answers that ended then", TTFT, "No streamed answer.", tick_ms),
+    ("e2e", "E2E", "of ok answers that ended then", E2E, "No answer.", tick_ms),
+    ("errors", "Error rate", "errors / (ok + errors)", ERRORS, "No request failed.", tick_share),
 )
 """Each with its key, title and axes, its lines, what it says where all of them lie at nothing, and how a value is written."""
 
@@ -96,24 +68,31 @@ PLOTS: tuple[tuple[str, str, str, Mapping[str, str], str, Callable[[float], str]
 
 def report_page(report: Report) -> str:
     """The whole document."""
-    criteria = [
-        (
-            tag("span", each.status, class_=f"mark {each.status.partition(' ')[0]}"),
-            Markup.joined([tag("b", each.title), tag("small", each.asks)]),
-            Markup.joined(
-                [
-                    said(each.evidence),
-                    tag("small", said(each.settle), class_="settle") if each.settle else None,
-                ]
-            ),
+    criteria = []
+    for each in report.criteria:
+        settle = tag("small", said(each.settle), class_="settle") if each.settle else None
+        criteria.append(
+            (
+                tag("span", each.status, class_=f"mark {each.status.partition(' ')[0]}"),
+                Markup.joined([tag("b", each.title), tag("small", each.asks)]),
+                Markup.joined([said(each.evidence), settle]),
+            )
         )
-        for each in report.criteria
-    ]
     titles = [
         ("", "mark"),
         ("criterion", None),
         ("evidence, and what would settle or mend it", None),
     ]
+    costs = None
+    if report.costs:
+        sentence = even_sentence(report.costs)
+        columns = [("cost of", None), ("GPU", "right"), ("API", "right")]
+        costs = tag(
+            "section",
+            tag("h2", "Cost"),
+            rows_table(columns, cost_rows(report.costs)),
+            tag("p", said(sentence)) if sentence else None,
+        )
     events = [event_words(each, report.started_at) for each in report.events]
     sections = (
         tag("h2", "Criteria"),
@@ -121,15 +100,15 @@ def report_page(report: Report) -> str:
         [_host(host) for host in report.hosts],
         tag("h2", "Over time"),
         tag("div", _charts(report), class_="charts"),
-        _costs(report),
+        costs,
         tag("h2", "Events"),
         notes_list(events, "None."),
     )
     return document(
-        f"Lab report: {headline(report)}",
+        f"Lab report: {report.headline}",
         heading=f"Lab report of {report.verb} {report.run}",
-        found=headline(report),
-        about=", ".join(part for part in (when(report), report.told) if part),
+        found=report.headline,
+        about=", ".join(part for part in (report.when, report.plan) if part),
         sections=sections,
         notes=report.notes,
         no_notes=NOTHING_SPEAKS,
@@ -141,25 +120,13 @@ def _host(host: HostReport) -> Markup:
         Markup.joined([tag("b", one.code), f" ({one.confidence}): ", said(one.evidence)])
         for one in host.verdicts
     ]
+    kinds = f"Errors by kind: {host.whole.kinds_in_words}"
     return tag(
         "section",
         tag("h2", host.name, " ", tag("small", host.url, class_="nothing")),
         figures_list(figures(host)),
-        tag("p", f"Errors by kind: {host.kinds_told}") if host.whole.error_kinds else None,
+        tag("p", kinds) if host.whole.error_kinds else None,
         [tag("h3", "Verdicts"), notes_list(verdicts, "")] if verdicts else None,
-    )
-
-
-def _costs(report: Report) -> Markup | None:
-    if report.costs is None:
-        return None
-    sentence = even_sentence(report.costs)
-    titles = [("cost of", None), ("GPU", "right"), ("API", "right")]
-    return tag(
-        "section",
-        tag("h2", "Cost"),
-        rows_table(titles, cost_rows(report.costs)),
-        tag("p", said(sentence)) if sentence else None,
     )
 
 
@@ -169,20 +136,17 @@ def _charts(report: Report) -> list[Markup]:
     longest = max((host.stretches for host in hosts), key=len, default=())
     times = [t_s for t_s, _ in longest]
     length = times[-1] + times[0] if times else 0.0
-    rules = [
-        rule(
-            (each.at - report.started_at) / length,
-            class_=each.kind,
-            title=event_words(each, report.started_at),
-        )
-        for each in report.events
-        if length and 0 <= each.at - report.started_at <= length
-    ]
+    rules = []
+    for each in report.events:
+        t_s, title = each.at - report.started_at, event_words(each, report.started_at)
+        if length and 0 <= t_s <= length:
+            rules.append(rule(t_s / length, class_=each.kind, title=title))
 
     charts = []
     for key, title, axes, lines, nothing, tick_of in PLOTS:
         # a line a host, or a host and quantile
         series: list[Series] = []
+        totals = []
         for number, host in enumerate(hosts):
             for place, (word, name) in enumerate(lines.items()):
                 names = [host.name] if len(hosts) > 1 else []
@@ -190,14 +154,12 @@ def _charts(report: Report) -> list[Markup]:
                 look = LineStyle(COLOURS[number % len(COLOURS)], STROKES[place % len(STROKES)])
                 values = [cell.figure(name) for _, cell in host.stretches]
                 series.append((" ".join(names), values, look))
-        alt = "; ".join(
-            f"{host.name}: "
-            + ", ".join(
+            words = [
                 f"{word} {figure(name, host.whole.figure(name))}" for word, name in lines.items()
-            )
-            for host in hosts
-        )
-        frame = ChartFrame(key=key, title=title, axes=axes, alt=f"of the whole run, {alt}")
+            ]
+            totals.append(f"{host.name}: {', '.join(words)}")
+        alt = f"of the whole run, {'; '.join(totals)}"
+        frame = ChartFrame(key=key, title=title, axes=axes, alt=alt)
         known = (value for _, values, _ in series for value in values if value is not None)
         highest = max(known, default=0.0)
         charts.append(
@@ -213,19 +175,16 @@ def _charts(report: Report) -> list[Markup]:
 
 def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> str:
     """The whole document: how far each configuration and each lever moved."""
-    stages, name, load = by_stage(rows), plan.look_at[0], plan.load
-    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
-    at_rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
+    stages, name = by_stage(rows), plan.look_at[0]
     # as a page has them: real arrows, and no line's end before a per cent sign
     lines = [
         line.replace("->", "\N{RIGHTWARDS ARROW}").replace(" %", "\N{NO-BREAK SPACE}%")
         for stage in stages
         if (line := progression(stage, name))
     ]
-    definitions: list[object] = [
-        Markup.joined([tag("b", found.title), f": {found.definition}"])
+    definitions = [
+        Markup.joined([tag("b", metric(each).title), f": {metric(each).definition}"])
         for each in plan.look_at
-        if (found := metric(each))
     ]
     sections = (
         [
@@ -237,19 +196,21 @@ def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved
             for number, stage in enumerate(stages)
         ],
         tag("h2", "How far each lever moved"),
-        notes_list([lever(one, name) for one in levers], "No lever has two positions to compare."),
+        notes_list(
+            [lever_in_words(one, name) for one in levers], "No lever has two positions to compare."
+        ),
         tag("h2", "All figures"),
         [_figures_table(plan, stage) for stage in stages],
         tag("h2", "What the figures are"),
         notes_list([*definitions, COMPARED], ""),
     )
     title = f"Sweep: {plan.summary or plan.name}"
+    about = f"{metric(name).title}; {plan.blocks_in_words} of {span(plan.load.duration_s)}, {plan.users_in_words}"
     return document(
         title,
         heading=title,
         found=lines[0] if lines else "Nothing to compare",
-        about=f"{meant(name).title}; {blocks} of {span(load.duration_s)}, "
-        f"{load.users} user{'s' * (load.users != 1)}{at_rate}, the prompts of {plan.profile}",
+        about=f"{about}, the prompts of {plan.profile}",
         sections=sections,
         notes=[f"{row.name}: {note}" for row in rows for note in row.notes],
         no_notes=NOTHING_SPEAKS,
@@ -258,27 +219,24 @@ def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved
 
 def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
     """Lying bars with their names above, each with its interval: a phone has room for them, too."""
-    values = [row.figures.get(name) or 0.0 for row in rows]
+    values = [row.figure(name) or 0.0 for row in rows]
     ends = [row.ends(name) for row in rows]
     upper = [max(value, end[1]) if end else value for value, end in zip(values, ends, strict=True)]
     longest = min(ROOM * max(values, default=0.0), max(upper, default=0.0)) or 1.0
     bars = []
     for row, value, end in zip(rows, values, ends, strict=True):
         title = tag("span", row.name, class_="name")
-        if row.status != "measured" or row.figures.get(name) is None:
+        if row.status != "measured" or row.figure(name) is None:
             bars.append(tag("div", title, tag("span", said(row.became), class_="what")))
             continue
         compared = row.of(name)
         is_equal = compared is not None and compared.verdict == NO_DIFFERENCE
-        words = " ".join([figure(name, value), difference(compared) if compared else ""]).strip()
+        words = f"{figure(name, value)} {difference_in_words(compared)}".strip()
         whisker = None
         if end is not None:
             left, right = 100 * max(0.0, end[0]) / longest, min(100.0, 100 * end[1] / longest)
-            whisker = tag(
-                "i",
-                class_="cut" if end[1] > longest else None,
-                style=f"left:{left:.2f}%;width:{max(0.0, right - left):.2f}%",
-            )
+            place = f"left:{left:.2f}%;width:{max(0.0, right - left):.2f}%"
+            whisker = tag("i", class_="cut" if end[1] > longest else None, style=place)
         bar = tag("span", style=f"width:{100 * value / longest:.2f}%")
         bars.append(
             tag(
@@ -294,16 +252,18 @@ def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
 
 def _figures_table(plan: SweepPlan, rows: Sequence[SweepRow]) -> Markup:
     names = known_of(plan.look_at, rows)
-    titles: list[tuple[str, str | None]] = [("configuration", None), ("blocks", "right")]
-    titles += [(meant(name).title, None) for name in names]
-    titles.append(("start", "right"))
+    titles = [metric(name).title for name in names]
+    columns = [
+        ("configuration", None),
+        *((title, "right") for title in ("blocks", *titles, "start")),
+    ]
     body: list[list[object]] = []
     for row in rows:
         status = tag("small", said(row.became)) if row.status != "measured" else None
-        cells: list[object] = [Markup.joined([tag("b", row.name), status]), f"{row.blocks}"]
+        cells: list[object] = [Markup.joined([tag("b", row.name), status]), f"{len(row.blocks)}"]
         for name in names:
             compared = row.of(name)
-            change = tag("small", difference(compared)) if compared else None
-            cells.append(Markup.joined([figure(name, row.figures.get(name)), change]))
+            change = tag("small", difference_in_words(compared)) if compared else None
+            cells.append(Markup.joined([figure(name, row.figure(name)), change]))
         body.append([*cells, "" if row.start_s is None else f"{row.start_s:.1f} s"])
-    return rows_table(titles, body)
+    return rows_table(columns, body)

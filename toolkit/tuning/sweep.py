@@ -3,7 +3,7 @@
 It starts processes (children.py) and writes the store; what it needs of other packages is handed to it. What it has done so far
 stands in the store as what its run says of itself, each step one transaction; what was measured stands in runs of its own, which
 blast writes once a second. So, killed at any moment, it goes on with the configuration that was under way: blast's run of it is
-resumed, on a server started anew at the same address.
+found by its host, its address and its time, and resumed on a server started anew at the same address.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolkit.config_file import toml_text
 from toolkit.errors import ToolkitError
+from toolkit.hosts import one_host
 from toolkit.records import Event, EventKind, Run
 from toolkit.store import Store
 from toolkit.tuning.children import ChildCommand, Mark, end_left
-from toolkit.tuning.figures import Figures, counted_seconds, counters_moved, meant, measured
+from toolkit.tuning.figures import Figures, counted_seconds, counters_moved, measured, metric
 from toolkit.tuning.sweep_file import Configuration, Kind, SweepPlan, around, models
-from toolkit.tuning.sweep_table import MeasuredConfiguration, Status, table
+from toolkit.tuning.sweep_table import Status, SweepRow
 from toolkit.units import counted
 
 VERB = "sweep"
@@ -44,7 +45,6 @@ LOAD_MORE_S = 180.0
 """Beyond its duration: Locust's start, and answers under way."""
 LEAST_LEFT_S = 2
 """With less to go a resumed blast is as good as over."""
-BLAST = re.compile(r"Blast `([0-9a-f]+)` (?:begins|resumes)")
 
 
 # --- what is kept --------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class SweepCell:
 
     status: Literal["under way", "measured", "failed"] = "under way"
     run: str | None = None
-    """The blast's."""
+    """The blast's, once it is over."""
     begun_at: float = 0.0
     """Wall clock."""
     url: str | None = None
@@ -64,7 +64,7 @@ class SweepCell:
     """From the command to the first answer; None: somebody else's server."""
     cause: str | None = None
     figures: Figures = field(default_factory=dict)
-    """What tallies do not tell: of counters, of the warm-up and of requests for JSON."""
+    """What tallies do not hold: of counters, of the warm-up and of requests for JSON."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -95,11 +95,11 @@ def begin(store: Store, run: Run) -> None:
 def state_of(store: Store, run: str) -> State:
     """What a sweep that the store knows has done so far. Raises ToolkitError for one of another form."""
     hint = "Begin a new one; its runs stay, `toolkit runs` lists them"
-    told = store.capture(run) or {}
-    if told.get("form") != FORM:
+    found = store.capture(run) or {}
+    if found.get("form") != FORM:
         raise ToolkitError(f"sweep `{run}` was written by another version of the toolkit", hint)
     try:
-        return TypeAdapter(State).validate_python(told)
+        return TypeAdapter(State).validate_python(found)
     except ValidationError as error:
         raise ToolkitError(
             f"what sweep `{run}` had done so far is not as the toolkit writes it", hint
@@ -151,7 +151,7 @@ def blast_words(
 ) -> list[str]:
     """Load it as the evaluator would. It may run on the served machine: blast finds out, and marks the run."""
     load = plan.load
-    said: dict[str, object] = {
+    options: dict[str, object] = {
         "--profile": profile,
         "--users": load.users,
         # users that come at once would go on in step: answers end in waves, which a window cuts anywhere
@@ -166,9 +166,7 @@ def blast_words(
         "--duration": None if resume else f"{load.duration_s:g}s",
         "--db": database,
     }
-    given = [
-        word for name, value in said.items() if value is not None for word in (name, str(value))
-    ]
+    given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
     return ["blast", hosts, *given, "--non-neutral", "--json"]
 
 
@@ -194,9 +192,9 @@ class Tools:
     """What a sweep is given by the command line."""
 
     command: tuple[str, ...]
-    """Before each command's words: the toolkit itself, on a leash, so that it ends with us."""
+    """Before each command's words: the toolkit itself, so that it ends with us."""
     folder: Path
-    """For files of its own: stacks, hosts, what the children say."""
+    """For files of its own: stacks, hosts, what the children print."""
     database: Path
     impossible: Callable[[Configuration], str | None]
     """Why it cannot fit; None: nothing is known against it."""
@@ -213,7 +211,7 @@ class Sweep:
         self.state = state_of(store, run)
         self._children: list[ChildCommand] = []
 
-    def run(self) -> tuple[MeasuredConfiguration, ...]:
+    def run(self) -> tuple[SweepRow, ...]:
         """Measure what is not measured yet; all that is known then. Children never outlive it."""
         state, say = self.state, self._tools.say
         self._tools.folder.mkdir(parents=True, exist_ok=True)
@@ -242,9 +240,9 @@ class Sweep:
         self._store.end_run(self._run, ended_at=time.time(), client_ok=None)
         return self.known()
 
-    def known(self) -> tuple[MeasuredConfiguration, ...]:
+    def known(self) -> tuple[SweepRow, ...]:
         """Each configuration with what is known of it so far."""
-        return tuple(self._known(one) for stage in self._stages() for one in stage)
+        return tuple(self._row(one) for stage in self._stages() for one in stage)
 
     def _cells(self, one: Configuration) -> dict[int, SweepCell]:
         """By their block, counted from 1: those that were begun."""
@@ -261,26 +259,41 @@ class Sweep:
         if first and plan.levers and state.base is None:
             left_out = state.skipped.keys() | state.out.keys()
             cells = [self._cells(one) for one in first if one.key not in left_out]
-            if all(
+            over = [
                 len(each) == plan.blocks
                 and all(cell.status != "under way" for cell in each.values())
                 for each in cells
-            ):
+            ]
+            if all(over):
                 name = plan.look_at[0]
-                rows = table([self._known(one) for one in first], ())
-                known = {row.name: v for row in rows if (v := row.figures.get(name)) is not None}
-                pick = max if meant(name).more_is_better else min
+                rows = [self._row(one) for one in first]
+                known = {row.name: v for row in rows if (v := row.figure(name)) is not None}
+                pick = max if metric(name).more_is_better else min
                 # the first of equals; the next step writes it down
                 state.base = pick(known, key=known.__getitem__) if known else None
         best = next((one for one in first if one.name == state.base), None)
         if plan.levers and (best or not first):
             yield around(plan, best)
 
-    def _known(self, one: Configuration) -> MeasuredConfiguration:
+    def _blast_of(self, one: Configuration, cell: SweepCell) -> str | None:
+        """The blast that loaded it: of its name and its address, begun after it; None: there is none yet."""
+        for run in self._store.runs(verb="blast"):
+            if run.started_at < cell.begun_at:
+                break
+            hosts = self._store.hosts_of(run.id).values()
+            if any((each.url, each.name) == (cell.url, host_name(one)) for each in hosts):
+                return run.id
+        return None
+
+    def _row(self, one: Configuration) -> SweepRow:
         """All that is known of one configuration so far: its blasts, as figures a block, and what there is to say of them."""
         cells, store, load = self._cells(one), self._store, self._plan.load
         done = {block: cell for block, cell in cells.items() if cell.status == "measured"}
         failed = {block: cell.cause for block, cell in cells.items() if cell.status == "failed"}
+        runs = {
+            block: self._blast_of(one, cell) if cell.status == "under way" else cell.run
+            for block, cell in cells.items()
+        }
 
         status: Status = "measured" if done else "failed" if failed else "not begun"
         cause = None if done else next(iter(failed.values()), None)
@@ -317,72 +330,56 @@ class Sweep:
             notes.append(
                 f"the load generator was the limit in {sum(limited):,} s of {counted(len(limited), 'block')}"
             )
-        return MeasuredConfiguration(
-            configuration=one,
+        return SweepRow(
+            name=one.name,
+            stage=one.stage,
+            lever=one.lever,
+            value=one.value,
             status=status,
             cause=cause,
             blocks=blocks,
-            runs=tuple(cell.run for cell in cells.values() if cell.run),
-            start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
+            runs=tuple(run for run in runs.values() if run),
+            starts_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
             notes=tuple(notes),
         )
 
     def _measure(self, one: Configuration, block: int, before: SweepCell | None) -> None:
         """One configuration in one block, or the rest of it."""
-        store, say = self._store, self._tools.say
-        cell = before or SweepCell(begun_at=time.time())
-        self.state.cells[f"{one.key}/{block}"] = cell
+        store, say, state = self._store, self._tools.say, self.state
+        place = f"{one.name}, block {block} of {self._plan.blocks}"
+        cell = state.cells[f"{one.key}/{block}"] = before or SweepCell(begun_at=time.time())
         self._save()
-
-        # the blast of a cell that was cut off: it tells its name before its run is stored, and is written down after
-        if cell.run and store.run(cell.run) is None:
-            cell.run = None
-        if cell.run is None and cell.url is not None:
-            for run in store.runs(verb="blast", limit=3):
-                hosts = store.hosts_of(run.id).values()
-                is_ours = any((each.url, each.name) == (cell.url, host_name(one)) for each in hosts)
-                if is_ours and run.started_at >= cell.begun_at:
-                    cell.run = run.id
-                    self._save()
-                    break
-
-        told = f"{one.name}, block {block} of {self._plan.blocks}"
-        if cell.run:
-            under_load = {second.at_s for _, second in store.loader_seconds(cell.run)}
-            if len(under_load) > self._plan.load.duration_s - LEAST_LEFT_S:
-                say(f"{told}: was measured in full before the sweep was cut off")
-                cell.status = "measured"
-                self._save()
-                return
-        say(f"{told}: {'goes on' if before else 'begins'}")
         try:
+            run = self._blast_of(one, cell) if before else None
+            under_load = {second.at_s for _, second in store.loader_seconds(run)} if run else ()
+            if len(under_load) > self._plan.load.duration_s - LEAST_LEFT_S:
+                say(f"{place}: was measured in full before the sweep was cut off")
+                cell.status, cell.run = "measured", run
+                return
+            say(f"{place}: {'goes on' if before else 'begins'}")
             self._serve_and_load(one, cell, f"{host_name(one)}-{one.stage}-{block}")
+            cell.status, cell.run = "measured", self._blast_of(one, cell)
+            if cell.run:  # so that the blast's own run says what it was
+                self._event(cell.run, "config", f"sweep {self._run}: {place}")
+                self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         except ToolkitError as error:
-            cell.status, cell.cause = "failed", error.message
+            cell.status, cell.cause, cell.run = "failed", error.message, self._blast_of(one, cell)
             # one that never worked is not tried again in later blocks: a model's start takes minutes
             if not any(each.status == "measured" for each in self._cells(one).values()):
-                self.state.out[one.key] = error.message
-            self._save()
+                state.out[one.key] = error.message
             say(f"{one.name}: failed, {error.message}")
             self._event(self._run, "mark", f"{one.name}: failed, {error.message}")
-        else:
-            cell.status = "measured"
-            self._save()
-            if cell.run:  # so that the blast's own run tells what it was
-                self._event(cell.run, "config", f"sweep {self._run}: {told}")
-                self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         finally:
+            self._save()
             self._stop_children()
 
     def _serve_and_load(self, one: Configuration, cell: SweepCell, name: str) -> None:
         """Its files bear the name. Raises ToolkitError with the cause where it does not start, or answers nothing."""
-        # httpx takes longer to load than a table to show
-        from toolkit.tuning.servers import (  # noqa: PLC0415 - httpx: 0.07 s, which no `--show` has to wait for
-            counters_of,
-            invalid_json,
-        )
+        # httpx: 0.07 s, which no `--show` has to wait for
+        from toolkit.tuning.servers import counters_of, invalid_json  # noqa: PLC0415
 
         plan, tools, serving = self._plan, self._tools, one.serving
+        kind = serving.kind(sim=tools.sim)
         # the word for the prompts; those that stand in the sweep are written to a file of their own
         profile = serving.profile or plan.profile
         text = dict(plan.profiles).get(profile)
@@ -392,96 +389,85 @@ class Sweep:
             profile = str(path)
 
         server = None
-        if serving.kind(sim=tools.sim) == "url":
-            url = (serving.url or "").rstrip("/")
+        if kind == "url":
+            cell.url = one_host(serving.url or "").url
         else:
             began_s = time.monotonic()
-            server, url = self._served(one, name, profile)
+            server = self._start_server(one, name, profile)
+            cell.url = server.first_line(READY_S[kind or "sim"]).rstrip("/")
             cell.start_s = round(time.monotonic() - began_s, 3)
-        if cell.url not in (None, url):
-            cell.run = None  # a blast goes on with the hosts that it had
-        cell.url = url
         self._save()
 
         # a hosts file of this one server: where its key is named, which no command line holds
         hosts = tools.folder / f"{name}-hosts.txt"
         key_env = f" api_key_env={serving.key_env}" if serving.key_env else ""
-        hosts.write_text(f"{host_name(one)} {url}{key_env}\n", encoding="utf-8")
+        hosts.write_text(f"{host_name(one)} {cell.url}{key_env}\n", encoding="utf-8")
 
         # `toolkit serve` warms its engines itself; everybody else is warmed from outside
-        if plan.warm and serving.kind(sim=tools.sim) != "serve":
+        if plan.warm and kind != "serve":
             levels = ",".join(map(str, warm_levels(plan.load.users)))
             words = ["warmup", str(hosts), "--profile", profile, "--concurrency", levels, "--json"]
-            child = self._child(words, f"{name}-warmup")
-            has_failed = child.wait(WARM_S) != 0
-            told: dict[str, Any] = {}
+            warmup = self._child(words, f"{name}-warmup")
+            has_failed = warmup.wait(WARM_S) != 0
+            warmed: dict[str, Any] = {}
             with contextlib.suppress(ValueError, IndexError):
-                line = json.loads(child.data()[0])
-                told = line if isinstance(line, dict) else {}
+                line = json.loads(warmup.data()[0])
+                warmed = line if isinstance(line, dict) else {}
             if has_failed:
                 if server is not None and server.code is not None:
                     raise server.failure()
-                cell.notes.append(f"not warmed: {told.get('error') or child.failure().message}")
-            if told:
-                cell.figures |= {key: told.get(key) for key in ("cold_ttft_ms", "warm_ttft_ms")}
+                cell.notes.append(f"not warmed: {warmed.get('error') or warmup.failure().message}")
+            if warmed:
+                cell.figures |= {key: warmed.get(key) for key in ("cold_ttft_ms", "warm_ttft_ms")}
 
-        counters = counters_of(url, serving.key_env)
+        counters = counters_of(cell.url, serving.key_env)
         words = blast_words(
             plan,
             hosts=str(hosts),
             profile=profile,
             database=str(tools.database),
-            resume=cell.run,
+            # a blast that was cut off with us goes on, with the host that it had
+            resume=self._blast_of(one, cell),
         )
         load = self._child(words, f"{name}-load")
-
-        def note_run() -> None:
-            if cell.run is None and (found := BLAST.search("\n".join(load.said()))):
-                cell.run = found[1]
-                self._save()
-
-        if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S, note_run):
-            if any(line.startswith("No host answered") for line in load.said()):
+        if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S):
+            if any(line.startswith("No host answered") for line in load.messages()):
                 raise ToolkitError("it answered no request of the load")
             raise load.failure()
-        cell.figures |= counters_moved(counters, counters_of(url, serving.key_env))
+        cell.figures |= counters_moved(counters, counters_of(cell.url, serving.key_env))
         if plan.asking and serving.asked:
-            figures, notes = invalid_json(plan.asking, url, serving)
+            figures, notes = invalid_json(plan.asking, cell.url, serving)
             cell.figures |= figures
             cell.notes += notes
         if server is not None and server.code is not None:
             cell.notes.append(f"the server ended during the load: {server.failure().message}")
 
-    def _served(self, one: Configuration, name: str, profile: str) -> tuple[ChildCommand, str]:
-        """Start its server; that, and its URL once it answers."""
+    def _start_server(self, one: Configuration, name: str, profile: str) -> ChildCommand:
+        """Start its server, at the same port for all of the sweep, so that a blast can go on."""
         tools, serving = self._tools, one.serving
-        # the same port for all of the sweep, so that a blast can go on; another one where somebody took it
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", self.state.ports.get("server", 0)))
-            except OSError:
+            except OSError:  # somebody took it
                 probe.bind(("127.0.0.1", 0))
             port = self.state.ports["server"] = int(probe.getsockname()[1])
-        kind = serving.kind(sim=tools.sim)
-        if kind == "sim":
+        if serving.kind(sim=tools.sim) == "sim":
             words = ["sim", "serve", "--personality", serving.sim or "", "--port", str(port)]
             for key, value in serving.settings:
                 words += ["--set", f"{key}={value}"]
-        else:
-            stack = tools.folder / f"{name}-stack.toml"
-            text = stack_of(
-                one,
-                port,
-                users=self._plan.load.users,
-                folder=str(tools.folder / f"{name}-serve"),
-                profile=profile,
-                database=str(tools.database),
-            )
-            stack.write_text(text, encoding="utf-8")
-            words = ["serve", str(stack)]
-        server = self._child(words, f"{name}-server")
-        return server, server.first_line(READY_S[kind or "sim"]).rstrip("/")
+            return self._child(words, f"{name}-server")
+        stack = tools.folder / f"{name}-stack.toml"
+        text = stack_of(
+            one,
+            port,
+            users=self._plan.load.users,
+            folder=str(tools.folder / f"{name}-serve"),
+            profile=profile,
+            database=str(tools.database),
+        )
+        stack.write_text(text, encoding="utf-8")
+        return self._child(["serve", str(stack)], f"{name}-server")
 
     def _child(self, words: Sequence[str], name: str) -> ChildCommand:
         child = ChildCommand([*self._tools.command, *words], folder=self._tools.folder, name=name)
@@ -491,7 +477,7 @@ class Sweep:
         return child
 
     def _stop_children(self) -> None:
-        """End the load before the server: what still asks would count its end as errors."""
+        """End the load before the server: what is still in flight would count its end as errors."""
         for child in reversed(self._children):
             child.stop()
         if self._children:

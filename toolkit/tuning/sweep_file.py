@@ -56,6 +56,8 @@ from toolkit.config_file import (
 from toolkit.errors import ToolkitError
 from toolkit.profiles import read_profile
 from toolkit.safe_text import printable
+from toolkit.tuning.figures import METRICS, known_metric
+from toolkit.units import counted
 
 Flag = str | bool
 Kind = Literal["sim", "serve", "url"]
@@ -244,7 +246,7 @@ class SweepLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonAsking:
+class JsonRequests:
     """Requests for JSON, sent after the load, whose answers are parsed."""
 
     __pydantic_config__ = DECLARED
@@ -306,7 +308,7 @@ class SweepFile:
     configurations: tuple[LeverValue, ...] = ()
     levers: tuple[SweepLever, ...] = ()
     machine: Annotated[Machine, Field(validation_alias="plan")] = field(default_factory=Machine)
-    asking: OrNone[JsonAsking] = None
+    asking: OrNone[JsonRequests] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,13 +317,36 @@ class SweepPlan(SweepFile):
 
     name: str
 
+    @property
+    def blocks_in_words(self) -> str:
+        """`3 interleaved blocks`, or `one block`."""
+        return f"{self.blocks} interleaved blocks" if self.blocks > 1 else "one block"
 
-def read_sweep(text: str, name: str) -> SweepPlan:
-    """Read a sweep's text; raises ToolkitError naming the line and the key at fault."""
-    told = record(SweepFile, toml_tables(text, name, EXAMPLE), f"`{name}`", text=text)
-    plan = SweepPlan(name=name, **{each.name: getattr(told, each.name) for each in fields(told)})
-    for key, profile in plan.profiles:
-        read_profile(profile, f"{name}: profiles.{printable(key)}", "toml")
+    @property
+    def users_in_words(self) -> str:
+        """`32 users at 5 requests a second`."""
+        rate = self.load.rate
+        at_rate = f" at {rate:g} request{'s' * (rate != 1)} a second" if rate else ""
+        return f"{counted(self.load.users, 'user')}{at_rate}"
+
+
+def read_sweep(
+    text: str,
+    name: str,
+    *,
+    blocks: int | None = None,
+    duration_s: float | None = None,
+    users: int | None = None,
+    profile: str | None = None,
+) -> SweepPlan:
+    """Read a sweep's text, of which the command line may change something.
+
+    Raises ToolkitError naming the line and the key at fault.
+    """
+    file = record(SweepFile, toml_tables(text, name, EXAMPLE), f"`{name}`", text=text)
+    plan = SweepPlan(name=name, **{each.name: getattr(file, each.name) for each in fields(file)})
+    for key, prompts in plan.profiles:
+        read_profile(prompts, f"{name}: profiles.{printable(key)}", "toml")
     if not plan.configurations and not plan.levers:
         raise ToolkitError(f"`{name}` names no configuration and no lever", EXAMPLE)
     names = [value.name for value in plan.configurations] + [
@@ -330,17 +355,29 @@ def read_sweep(text: str, name: str) -> SweepPlan:
     twice = next((one for one in names if names.count(one) > 1), None)
     if twice is not None:
         raise ToolkitError(f"`{name}`: `{twice}` stands twice", "Give each its own name")
-    if plan.load.settle_s >= plan.load.duration_s:
+    for figure in plan.look_at:
+        if known_metric(figure) is None:
+            hint = f"Figures are {', '.join(METRICS)}"
+            raise ToolkitError(f"`{name}`: `look_at` names no figure: `{figure}`", hint)
+    load = plan.load
+    if load.settle_s >= load.duration_s:
         raise ToolkitError(
             f"`{name}`: `load`: `settle` leaves nothing of `duration`", "Make one longer"
         )
-    return plan
+    if duration_s is not None:
+        load = replace(load, duration_s=duration_s, settle_s=min(load.settle_s, duration_s / 5))
+    return replace(
+        plan,
+        load=replace(load, users=users or load.users),
+        blocks=blocks or plan.blocks,
+        profile=profile or plan.profile,
+    )
 
 
 # --- what is tried, in which order -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """One row of the sweep."""
 
@@ -360,26 +397,20 @@ class Configuration:
 
 def changed(base: Serving, change: Serving) -> Serving:
     """The base with all that the change says; of flags, settings and variables only those that it names."""
-    told: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name in (each.name for each in fields(Serving)):
         ours, theirs = getattr(base, name), getattr(change, name)
-        if name in ("settings", "flags", "env"):
-            told[name] = tuple({**dict(ours), **dict(theirs)}.items())
-        else:
-            told[name] = ours if theirs is None else theirs
-    return replace(base, **told)
+        if isinstance(theirs, tuple):
+            changes[name] = tuple({**dict(ours), **dict(theirs)}.items())
+        elif theirs is not None:
+            changes[name] = theirs
+    return replace(base, **changes)
 
 
 def models(plan: SweepPlan) -> tuple[Configuration, ...]:
     """The first stage, if there is one: the first model is what the others are compared with."""
     return tuple(
-        Configuration(
-            name=value.name,
-            stage=1,
-            lever=plan.stage,
-            value=value.name,
-            serving=changed(plan.base, value),
-        )
+        Configuration(value.name, 1, plan.stage, value.name, changed(plan.base, value))
         for value in plan.configurations
     )
 
@@ -387,8 +418,7 @@ def models(plan: SweepPlan) -> tuple[Configuration, ...]:
 def around(plan: SweepPlan, best: Configuration | None) -> tuple[Configuration, ...]:
     """The stage of the levers: the best of the models, or the base where there are none, and what moves from there."""
     origin = best.serving if best else plan.base
-    name = best.name if best else BASE
-    found = [Configuration(name=name, stage=2, lever=None, value=None, serving=origin)]
+    found = [Configuration(best.name if best else BASE, 2, None, None, origin)]
     # one lever at a time is a grid of that lever alone
     for levers in [plan.levers] if plan.how == "grid" else [(lever,) for lever in plan.levers]:
         for chosen in product(*(lever.values for lever in levers)):
@@ -396,15 +426,10 @@ def around(plan: SweepPlan, best: Configuration | None) -> tuple[Configuration, 
             if serving == origin:  # a position that changes nothing is the base
                 continue
             named = zip(levers, chosen, strict=True)
-            found.append(
-                Configuration(
-                    name=", ".join(f"{lever.name} {value.name}" for lever, value in named),
-                    stage=2,
-                    lever=" x ".join(lever.name for lever in levers),
-                    value=", ".join(value.name for value in chosen),
-                    serving=serving,
-                )
-            )
+            name = ", ".join(f"{lever.name} {value.name}" for lever, value in named)
+            lever = " x ".join(lever.name for lever in levers)
+            value = ", ".join(value.name for value in chosen)
+            found.append(Configuration(name, 2, lever, value, serving))
     return tuple(found)
 
 

@@ -8,35 +8,19 @@ configurations would bring a "difference" in four sweeps of ten. It never measur
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, groupby
 from operator import attrgetter
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit.stats import mean_interval, nearest_rank
-from toolkit.tuning.figures import Figures, figure, meant
-from toolkit.tuning.sweep_file import Configuration
+from toolkit.tuning.figures import Figures, figure, metric
 from toolkit.units import UNKNOWN, digits
 
 Status = Literal["measured", "failed", "skipped", "not begun"]
 Verdict = Literal["better", "worse", "no difference shown", "not known"]
 NO_DIFFERENCE: Verdict = "no difference shown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredConfiguration:
-    """What is known of one configuration."""
-
-    configuration: Configuration
-    status: Status
-    cause: str | None = None
-    """Why it failed, or was skipped."""
-    blocks: Mapping[int, Figures] = field(default_factory=dict)
-    runs: tuple[str, ...] = ()
-    start_s: tuple[float, ...] = ()
-    """Of each start: from its command to the first answer."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,28 +38,43 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """One line of the table."""
+    """One configuration: what was measured of it, and once the table is made, how it compares with the first of its stage."""
 
     name: str
     stage: int
     lever: str | None
     value: str | None
     status: Status
-    cause: str | None
-    blocks: int
-    runs: tuple[str, ...]
-    start_s: float | None
-    """Median of its starts."""
-    figures: Figures
-    """Geometric means over blocks, so that their ratios are the ratios told; of shares arithmetic ones."""
-    against: str | None
-    compared: tuple[Compared, ...]
+    cause: str | None = None
+    """Why it failed, or was skipped."""
+    blocks: Mapping[int, Figures] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    starts_s: tuple[float, ...] = ()
+    """Of each start: from its command to the first answer."""
     notes: tuple[str, ...] = ()
+    against: str | None = None
+    compared: tuple[Compared, ...] = ()
 
     @property
     def became(self) -> str:
         """`measured`, or `failed: the disk is full`."""
         return f"{self.status}: {self.cause}" if self.cause else self.status
+
+    @property
+    def start_s(self) -> float | None:
+        """Median of its starts."""
+        return nearest_rank(self.starts_s, 0.5)
+
+    def figure(self, name: str) -> float | None:
+        """The geometric mean over blocks, so that their ratios are the ratios shown; of shares the arithmetic one."""
+        known = [value for block in self.blocks.values() if (value := block.get(name)) is not None]
+        if not known:
+            return None
+        if min(known) == max(known):
+            return known[0]  # not the 7.999999999999998 that logarithms make of 8
+        if min(known) <= 0 or metric(name).is_share:
+            return fmean(known)
+        return math.exp(fmean(map(math.log, known)))
 
     def of(self, name: str) -> Compared | None:
         """How it compares in one metric."""
@@ -83,16 +82,24 @@ class SweepRow:
 
     def ends(self, name: str) -> tuple[float, float] | None:
         """The figure itself at both ends of its difference's interval, to be drawn; None: there is no interval."""
-        value, compared = self.figures.get(name), self.of(name)
+        value, compared = self.figure(name), self.of(name)
         if value is None or compared is None or compared.difference is None:
             return None
         if compared.low is None or compared.high is None:
             return None
-        if meant(name).is_share:
+        if metric(name).is_share:
             base = value - compared.difference
             return base + compared.low, base + compared.high
         base = value / (1 + compared.difference)
         return base * (1 + compared.low), base * (1 + compared.high)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of `toolkit sweep --json`."""
+        found = asdict(self)
+        del found["starts_s"]
+        names = sorted({name for figures in self.blocks.values() for name in figures})
+        figures = {name: self.figure(name) for name in names}
+        return found | {"blocks": len(self.blocks), "start_s": self.start_s, "figures": figures}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,59 +117,22 @@ class Moved:
     is_share: bool = False
 
 
-# --- the table ---------------------------------------------------------------------------------------
-
-
-def table(
-    measured: Sequence[MeasuredConfiguration], look_at: Sequence[str]
-) -> tuple[SweepRow, ...]:
-    """One row a configuration; within a stage each is compared with the first that was measured."""
+def table(measured: Iterable[SweepRow], look_at: Sequence[str]) -> tuple[SweepRow, ...]:
+    """The same rows; within a stage each is compared with the first that was measured."""
     rows = []
-    for stage in sorted({one.configuration.stage for one in measured}):
-        mine = [one for one in measured if one.configuration.stage == stage]
-        base = next((one for one in mine if one.status == "measured"), None)
-        together = max(1, sum(one.status == "measured" for one in mine) - 1)
-        for one in mine:
-            names = sorted({name for figures in one.blocks.values() for name in figures})
-            compared_with = None if one is base or one.status != "measured" else base
-            rows.append(
-                SweepRow(
-                    name=one.configuration.name,
-                    stage=stage,
-                    lever=one.configuration.lever,
-                    value=one.configuration.value,
-                    status=one.status,
-                    cause=one.cause,
-                    blocks=len(one.blocks),
-                    runs=one.runs,
-                    start_s=nearest_rank(one.start_s, 0.5),
-                    figures={name: _mean(one, name) for name in names},
-                    against=compared_with.configuration.name if compared_with else None,
-                    compared=tuple(
-                        _compared(name, compared_with, one, together) for name in look_at
-                    )
-                    if compared_with
-                    else (),
-                    notes=one.notes,
-                )
-            )
+    for stage in by_stage(measured):
+        base = next((row for row in stage if row.status == "measured"), None)
+        together = max(1, sum(row.status == "measured" for row in stage) - 1)
+        for row in stage:
+            if base is None or row is base or row.status != "measured":
+                rows.append(row)
+                continue
+            compared = tuple(_compared(name, base, row, together) for name in look_at)
+            rows.append(replace(row, against=base.name, compared=compared))
     return tuple(rows)
 
 
-def _mean(one: MeasuredConfiguration, name: str) -> float | None:
-    known = [value for block in one.blocks.values() if (value := block.get(name)) is not None]
-    if not known:
-        return None
-    if min(known) == max(known):
-        return known[0]  # not the 7.999999999999998 that logarithms make of 8
-    if min(known) <= 0 or meant(name).is_share:
-        return fmean(known)
-    return math.exp(fmean(map(math.log, known)))
-
-
-def _steps(
-    a: MeasuredConfiguration, b: MeasuredConfiguration, name: str
-) -> tuple[int, list[float]]:
+def _steps(a: SweepRow, b: SweepRow, name: str) -> tuple[int, list[float]]:
     """In how many blocks both are known, and how far b lies above a in each of them.
 
     Of shares in points, else as the logarithm of their ratio; no steps where one is 0 and there is no ratio.
@@ -172,85 +142,94 @@ def _steps(
         ours, theirs = figures.get(name), b.blocks.get(block, {}).get(name)
         if ours is not None and theirs is not None:
             pairs.append((ours, theirs))
-    if meant(name).is_share:
+    if metric(name).is_share:
         return len(pairs), [theirs - ours for ours, theirs in pairs]
     if any(min(pair) <= 0 for pair in pairs):
         return len(pairs), []
     return len(pairs), [math.log(theirs / ours) for ours, theirs in pairs]
 
 
-def _change(step: float, name: str) -> float:
-    """A step as it is told: of shares in points, else as a ratio minus 1; a wild interval of two blocks must not overflow."""
-    return step if meant(name).is_share else math.expm1(min(step, 300.0))
+def _change(
+    steps: Sequence[float], together: int, name: str
+) -> tuple[float, float | None, float | None]:
+    """Their mean and its interval: of shares in points, else as ratios minus 1."""
+    found = (fmean(steps), *(mean_interval(steps, together) or ()))
+    if not metric(name).is_share:
+        # a wild interval of two blocks must not overflow
+        found = tuple(math.expm1(min(each, 300.0)) for each in found)
+    middle, *bounds = found
+    low, high = bounds or (None, None)
+    return middle, low, high
 
 
-def _compared(
-    name: str, base: MeasuredConfiguration, one: MeasuredConfiguration, together: int
-) -> Compared:
-    blocks, steps = _steps(base, one, name)
+def _compared(name: str, base: SweepRow, row: SweepRow, together: int) -> Compared:
+    blocks, steps = _steps(base, row, name)
     if not steps:
         return Compared(metric=name, difference=None, blocks=blocks, verdict="not known")
-    bounds = mean_interval(steps, together)
+    difference, low, high = _change(steps, together, name)
     verdict: Verdict = "not known"
-    if bounds and bounds[0] <= 0 <= bounds[1]:
-        verdict = NO_DIFFERENCE
-    elif bounds:
-        verdict = "better" if (bounds[0] > 0) == meant(name).more_is_better else "worse"
+    if low is not None and high is not None:
+        verdict = "better" if (low > 0) == metric(name).more_is_better else "worse"
+        verdict = NO_DIFFERENCE if low <= 0 <= high else verdict
     return Compared(
-        metric=name,
-        difference=_change(fmean(steps), name),
-        low=_change(bounds[0], name) if bounds else None,
-        high=_change(bounds[1], name) if bounds else None,
-        blocks=blocks,
-        verdict=verdict,
+        metric=name, difference=difference, low=low, high=high, blocks=blocks, verdict=verdict
     )
 
 
-def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, ...]:
+def moved(rows: Iterable[SweepRow], name: str) -> tuple[Moved, ...]:
     """How far each lever moved a metric, the farthest first: its best position against its worst, the base among them."""
     levers: list[Moved] = []
-    for stage in sorted({one.configuration.stage for one in measured}):
-        known = [one for one in measured if one.configuration.stage == stage and one.blocks]
-        origin = [one for one in known if one.configuration.lever is None]
-        for lever in dict.fromkeys(one.configuration.lever for one in known):
-            if lever is None:
-                continue
-            positions = [*origin, *(one for one in known if one.configuration.lever == lever)]
+    # a factor, where a change is a factor minus 1
+    unchanged = 0.0 if metric(name).is_share else 1.0
+    for stage in by_stage(rows):
+        known = [row for row in stage if row.blocks]
+        origin = [row for row in known if row.lever is None]
+        for lever in dict.fromkeys(row.lever for row in known if row.lever is not None):
+            positions = [*origin, *(row for row in known if row.lever == lever)]
             # the pair that lies farthest apart; it is picked among all pairs, so its interval pays for all of them
             pairs = list(combinations(positions, 2))
-            known_pairs = [(_steps(*pair, name)[1], *pair) for pair in pairs]
-            known_pairs = [pair for pair in known_pairs if pair[0]]
-            if not known_pairs:
+            stepped = [(steps, *pair) for pair in pairs if (steps := _steps(*pair, name)[1])]
+            if not stepped:
                 continue
-            widest, low, high = max(known_pairs, key=lambda pair: abs(fmean(pair[0])))
+            widest, low_row, high_row = max(stepped, key=lambda pair: abs(fmean(pair[0])))
             if fmean(widest) <= 0:
-                widest, low, high = [-step for step in widest], high, low
-            bounds = mean_interval(widest, len(pairs))
-            worst, best = (low, high) if meant(name).more_is_better else (high, low)
-            verdict: Verdict = "better" if bounds else "not known"
-            if bounds and bounds[0] <= 0:
-                verdict = NO_DIFFERENCE
-            # a factor, where a change is told as a factor minus 1
-            unchanged = 0.0 if meant(name).is_share else 1.0
+                widest, low_row, high_row = [-step for step in widest], high_row, low_row
+            factor, low, high = _change(widest, len(pairs), name)
+            best, worst = (
+                (high_row, low_row) if metric(name).more_is_better else (low_row, high_row)
+            )
+            verdict: Verdict = "not known"
+            if low is not None:
+                verdict = "better" if low > 0 else NO_DIFFERENCE
             levers.append(
                 Moved(
                     lever=lever,
-                    best=best.configuration.name,
-                    worst=worst.configuration.name,
-                    factor=unchanged + _change(fmean(widest), name),
-                    low=unchanged + _change(bounds[0], name) if bounds else None,
-                    high=unchanged + _change(bounds[1], name) if bounds else None,
+                    best=best.name,
+                    worst=worst.name,
+                    factor=unchanged + factor,
+                    low=None if low is None else unchanged + low,
+                    high=None if high is None else unchanged + high,
                     verdict=verdict,
-                    is_share=meant(name).is_share,
+                    is_share=metric(name).is_share,
                 )
             )
     return tuple(sorted(levers, key=lambda each: -each.factor))
 
 
+def by_stage(rows: Iterable[SweepRow]) -> list[list[SweepRow]]:
+    """Only rows of one stage are compared: the tables, in their order."""
+    return [list(stage) for _, stage in groupby(rows, key=attrgetter("stage"))]
+
+
+def known_of(look_at: Sequence[str], rows: Sequence[SweepRow]) -> list[str]:
+    """Those figures that at least one of these rows knows: the columns."""
+    return [name for name in look_at if any(row.figure(name) is not None for row in rows)]
+
+
 # --- in words ------------------------------------------------------------------------------------------
 
 
-def step(value: float) -> str:
+def change_in_words(value: float) -> str:
     """A relative difference as `+191 %`, `-4.2 %`; from tenfold on as `11.3x`."""
     percent = 100 * value
     if value >= 9:
@@ -264,18 +243,19 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f} points"
 
 
-def difference(one: Compared) -> str:
-    """`+191 % (+185 to +197)`, or that none is shown."""
-    told = points if meant(one.metric).is_share else step
+def difference_in_words(one: Compared | None) -> str:
+    """`+191 % (+185 to +197)`, or that none is shown; of no comparison nothing."""
+    if one is None:
+        return ""
     if one.difference is None:
         return UNKNOWN
+    words = points if metric(one.metric).is_share else change_in_words
     if one.low is None or one.high is None:
-        return f"{told(one.difference)}, one block: no interval"
+        return f"{words(one.difference)}, one block: no interval"
     if one.low == one.high == 0:
         return NO_DIFFERENCE
-    if one.verdict == NO_DIFFERENCE:
-        return f"{NO_DIFFERENCE} ({_bounds(told(one.low), told(one.high))})"
-    return f"{told(one.difference)} ({_bounds(told(one.low), told(one.high))})"
+    found = NO_DIFFERENCE if one.verdict == NO_DIFFERENCE else words(one.difference)
+    return f"{found} ({_bounds(words(one.low), words(one.high))})"
 
 
 def _bounds(low: str, high: str) -> str:
@@ -286,40 +266,30 @@ def _bounds(low: str, high: str) -> str:
     return f"{low} to {high}"
 
 
-def by_stage(rows: Iterable[SweepRow]) -> list[list[SweepRow]]:
-    """Only rows of one stage are compared: the tables, in their order."""
-    return [list(stage) for _, stage in groupby(rows, key=attrgetter("stage"))]
-
-
-def known_of(look_at: Sequence[str], rows: Sequence[SweepRow]) -> list[str]:
-    """Those figures that at least one of these rows knows: the columns."""
-    return [name for name in look_at if any(row.figures.get(name) is not None for row in rows)]
-
-
 def progression(rows: Sequence[SweepRow], name: str) -> str | None:
     """`1,070 -> 1,211 (+13 %) -> 3,114 (+191 %)`: the first metric of one stage, in the order of the sweep."""
-    told = points if meant(name).is_share else step
+    words = points if metric(name).is_share else change_in_words
     parts = []
     for row in rows:
-        value, compared = row.figures.get(name), row.of(name)
+        value, compared = row.figure(name), row.of(name)
         if row.status != "measured" or value is None:
             continue
         part = figure(name, value)
         if compared is not None and compared.difference is not None:
             is_none = compared.verdict == NO_DIFFERENCE
-            part += f" ({NO_DIFFERENCE if is_none else told(compared.difference)})"
+            part += f" ({NO_DIFFERENCE if is_none else words(compared.difference)})"
         parts.append(part)
     return " -> ".join(parts) if len(parts) > 1 else None
 
 
-def lever(one: Moved, name: str) -> str:
+def lever_in_words(one: Moved, name: str) -> str:
     """How far one lever moved the figure: a factor, or points of a share; and the interval, if there is one."""
-    title = meant(name).title
+    title = metric(name).title
     if one.verdict == NO_DIFFERENCE:
         return f"{one.lever}: {NO_DIFFERENCE} in {title} between its positions"
-    far = f"{100 * one.factor:.1f} points" if one.is_share else f"{digits(one.factor)}x"
+    words = f"{100 * one.factor:.1f} points" if one.is_share else f"{digits(one.factor)}x"
     if one.low is not None and one.high is not None:
-        told = points if one.is_share else digits
-        far += f" ({_bounds(told(one.low), told(one.high))})"
+        bound = points if one.is_share else digits
+        words += f" ({_bounds(bound(one.low), bound(one.high))})"
     unsure = ", from one block" if one.verdict == "not known" else ""
-    return f"{one.lever}: {far} in {title}, {one.best} against {one.worst}{unsure}"
+    return f"{one.lever}: {words} in {title}, {one.best} against {one.worst}{unsure}"

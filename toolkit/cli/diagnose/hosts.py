@@ -34,9 +34,9 @@ from toolkit.tuning.evidence import (
     Evidence,
     evidence_of_ledger,
     evidence_of_profile,
+    evidence_of_requests,
     evidence_of_samples,
     evidence_of_seconds,
-    evidence_of_shots,
     evidence_of_verdicts,
     merged,
     sample_of_page,
@@ -77,8 +77,8 @@ def look_at(
     keys, quiet, crowd = keys_for(hosts), QuietMoments(), Crowd()
     found: dict[str, list[Scrape]] = {host.name: [] for host in hosts}
 
-    async def keep(look: Scrape) -> None:
-        found[look.host.name].append(look)
+    async def keep(scrape: Scrape) -> None:
+        found[scrape.host.name].append(scrape)
 
     async def look_side_by_side() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -99,30 +99,33 @@ def look_at(
 
     here = {host.name for host in hosts if is_loopback(urlsplit(host.url).hostname or "")}
     gpu = _gpu_here() if here else Evidence()
-    seen = []
-    for host in hosts:
-        samples = []
-        for look in found[host.name]:
-            evidence = examine(look)
-            if evidence.page is None or evidence.metrics.answered_at is None:
-                continue
-            sample = sample_of_page(
-                evidence.page,
-                at_s=evidence.metrics.answered_at,
-                wall_s=look.at,
-                max_model_len=sight(evidence).max_model_len,
-                content_type=evidence.metrics.content_type,
-            )
-            if sample is not None:
-                samples.append(sample)
-        error = None
-        if len(samples) < 2:
-            last = found[host.name][-1:]
-            error = sight(examine(last[0])).error if last else "it was not looked at"
-            error = error or "its `/metrics` was no engine's, or came only once"
-        known = [evidence_of_samples(samples), *([gpu] if host.name in here else [])]
-        seen.append(HostFacts(name=host.name, url=host.url, evidence=merged(known), error=error))
-    return seen, stopped
+    return [
+        _seen(host, found[host.name], gpu if host.name in here else Evidence()) for host in hosts
+    ], stopped
+
+
+def _seen(host: Host, scrapes: Sequence[Scrape], gpu: Evidence) -> HostFacts:
+    samples, error = [], "it was not looked at"
+    for scrape in scrapes:
+        pages = examine(scrape)
+        snapshot = sight(pages)
+        error = snapshot.error or "its `/metrics` was no engine's, or came only once"
+        if pages.page is None or pages.metrics.answered_at is None:
+            continue
+        sample = sample_of_page(
+            pages.page,
+            at_s=pages.metrics.answered_at,
+            max_model_len=snapshot.max_model_len,
+            content_type=pages.metrics.content_type,
+        )
+        if sample is not None:
+            samples.append(sample)
+    return HostFacts(
+        name=host.name,
+        url=host.url,
+        evidence=merged((evidence_of_samples(samples), gpu)),
+        error=error if len(samples) < 2 else None,
+    )
 
 
 def _gpu_here() -> Evidence:
@@ -133,16 +136,10 @@ def _gpu_here() -> Evidence:
     if not known:
         return Evidence()
     busiest = max(known, key=lambda gpu: gpu.busy_share or 0.0)
-    used = None
-    if busiest.total_bytes and busiest.free_bytes is not None:
-        used = 1 - busiest.free_bytes / busiest.total_bytes
-    throttled = None
-    if busiest.limits is not None:
-        throttled = any(limit in HELD_DOWN for limit in busiest.limits)
+    limits = busiest.limits
     return Evidence(
         gpu_busy_share=busiest.busy_share,
-        gpu_throttled=throttled,
-        gpu_memory_used_share=used,
+        gpu_throttled=None if limits is None else any(limit in HELD_DOWN for limit in limits),
     )
 
 
@@ -163,33 +160,29 @@ def hosts_of_run(target: str, database: Path) -> list[HostFacts]:
                 else "Take a run of `bench` or `blast`; `toolkit runs` lists them",
             )
         urls = {host.name: host.url for host in store.hosts_of(run.id).values()}
-        urls = urls or {shot.name: shot.url for shot in store.shots(run.id)}
+        urls = urls or {each.name: each.url for each in store.shots(run.id)}
         verdicts = verdicts_of(store, run, everything=True)
         codes = {name: [one.code for one in found] for (name, _), found in verdicts.items()}
-        return [
-            HostFacts(
-                name=name,
-                url=urls.get(name, ""),
-                run=run.id,
-                evidence=_evidence(store, run, name, codes.get(name, ())),
+        facts = []
+        for name in [wanted] if wanted else known:
+            evidence = _stored_evidence(store, run, name, codes.get(name, ()))
+            facts.append(
+                HostFacts(name=name, url=urls.get(name, ""), run=run.id, evidence=evidence)
             )
-            for name in ([wanted] if wanted else known)
-        ]
+        return facts
 
 
-def _evidence(store: Store, run: Run, name: str, codes: Sequence[str]) -> Evidence:
+def _stored_evidence(store: Store, run: Run, name: str, codes: Sequence[str]) -> Evidence:
     """Of one host: requests or seconds, counters, verdicts, sightings, profile."""
-    if run.verb == "bench":
-        told = merged(
-            (
-                evidence_of_shots(store.shots(run.id, name=name)),
-                *(evidence_of_ledger(each) for each in store.ledgers(run.id) if each.name == name),
-            )
-        )
+    is_bench, plan = run.verb == "bench", run.plan
+    if is_bench:
+        found = [evidence_of_requests(store.shots(run.id, name=name))]
+        found += [evidence_of_ledger(each) for each in store.ledgers(run.id) if each.name == name]
     else:
         cells = [cell for _, cell in sorted(side_of(store, run, name).cells.items())]
-        told = evidence_of_seconds(cells)
-    found = [told, evidence_of_verdicts(codes, client_ok=run.client_ok)]
+        found = [evidence_of_seconds(cells)]
+    requests = found[0].requests
+    found.append(evidence_of_verdicts(codes, client_ok=run.client_ok))
 
     # of a load that a sweep made, what came of the requests for JSON that it sent after it
     for _, event in store.events(run.id):
@@ -208,18 +201,15 @@ def _evidence(store: Store, run: Run, name: str, codes: Sequence[str]) -> Eviden
         found.append(evidence_of_samples([sample for sample in samples if sample is not None]))
 
     # what its prompts have in common; a bench marks them, so that they share nothing, unless it repeats them
-    plan = run.plan
     profile = plan.get("profile")
-    if isinstance(profile, str) and (run.verb != "bench" or plan.get("sameness") == "repeat"):
-        with contextlib.suppress(
-            ToolkitError
-        ):  # the file of then is gone: what was asked is unknown
-            found.append(evidence_of_profile(profile_from(profile), told.requests or 0.0))
+    if isinstance(profile, str) and (not is_bench or plan.get("sameness") == "repeat"):
+        # the file of then may be gone: what was sent is unknown
+        with contextlib.suppress(ToolkitError):
+            found.append(evidence_of_profile(profile_from(profile), requests or 0.0))
 
-    # a closed loop knows how many requests were under way
+    # a closed loop knows how many requests were in flight
     at_once = plan.get("concurrency")
-    is_closed = run.verb == "bench" and plan.get("rate") is None
-    if is_closed and isinstance(at_once, int) and told.requests:
+    if is_bench and plan.get("rate") is None and isinstance(at_once, int) and requests:
         found.append(Evidence(running_max=float(at_once)))
     return merged(found)
 
@@ -254,17 +244,15 @@ def evidence_of_log(path: Path) -> Evidence:
         text = file.read(MOST_LOG_BYTES).decode(errors="replace")
     for line in text.splitlines():
         startup.feed(line)
-    facts = startup.facts
-    share = None
+    facts, share = startup.facts, None
     if facts.weights_gib is not None and facts.gpu_total_gib:
         share = facts.weights_gib / facts.gpu_total_gib
     found = Evidence(
         weights_share=share,
         gpu_memory_utilization=facts.utilization,
         max_model_len=facts.max_model_len,
-        kv_cache_tokens=facts.kv_tokens,
     )
-    if found == Evidence():
+    if found == Evidence() and facts.kv_tokens is None:
         raise ToolkitError(
             f"`{path}` tells nothing of a start of vLLM",
             "Name the log from its first line on; `toolkit serve` keeps one for each engine in its folder",

@@ -128,13 +128,13 @@ def command(
     from toolkit.tuning.evidence import Evidence, merged
 
     rules = read_table(table("bottlenecks"))
-    told = []
+    more = []
     if capture is not None:
-        told.append(evidence_of_capture(capture, database))
+        more.append(evidence_of_capture(capture, database))
     if log is not None:  # what the server itself wrote goes before what was reckoned
-        told.append(evidence_of_log(log))
+        more.append(evidence_of_log(log))
     if model and gpu:
-        told.append(evidence_of_model(model, gpu))
+        more.append(evidence_of_model(model, gpu))
 
     stopped = False
     if RUN.fullmatch(target):
@@ -162,7 +162,7 @@ def command(
         if error is None and host.evidence == Evidence():
             error = "nothing is stored of it"
         any_seen = any_seen or error is None
-        diagnosis = diagnose(merged((host.evidence, *told)), rules)
+        diagnosis = diagnose(merged((host.evidence, *more)), rules)
         if as_json:
             for each in _objects(host, diagnosis, error):
                 print_json(each)
@@ -179,25 +179,31 @@ def command(
 def _objects(
     host: "HostFacts", diagnosis: "Diagnosis", error: str | None
 ) -> Iterator[dict[str, Any]]:
-    """One object for each bottleneck, or one that says that there is none; then what is not known."""
-    who = {"name": host.name, "url": host.url or None, "run": host.run}
-
-    def no_bottleneck(code: str, evidence: str, confidence: str = "high") -> dict[str, Any]:
-        """Every line has the same keys."""
-        told = {"code": code, "confidence": confidence, "evidence": evidence}
-        return told | dict.fromkeys(("lever", "risk", "watch", "what", "source", "unknown")) | who
-
+    """One object for each bottleneck, or one that says that there is none; then what is not known. Each has all keys."""
+    keys = "code confidence evidence lever risk watch what source unknown".split()
+    empty = dict.fromkeys(keys) | {"name": host.name, "url": host.url or None, "run": host.run}
     if error:
-        yield no_bottleneck("not_seen", error)
+        yield empty | {"code": "not_seen", "confidence": "high", "evidence": error}
         return
     for each in diagnosis.found:
-        yield asdict(each) | {"unknown": None} | who
+        yield empty | {
+            "code": each.rule.code,
+            "confidence": each.confidence,
+            "evidence": each.evidence,
+            "lever": each.rule.lever,
+            "risk": each.rule.risk,
+            "watch": each.rule.watch,
+            "what": each.rule.name,
+            "source": each.rule.source,
+        }
     if not diagnosis.found:
         sure = "low" if diagnosis.is_short else "medium" if diagnosis.unknown else "high"
-        yield no_bottleneck("none_found", diagnosis.looked_at, sure)
+        none = {"code": "none_found", "confidence": sure, "evidence": diagnosis.looked_at}
+        yield empty | none
     if diagnosis.unknown:
-        unknown = [asdict(each) for each in diagnosis.unknown]
-        yield no_bottleneck("not_known", "; ".join(_open(diagnosis))) | {"unknown": unknown}
+        evidence = "; ".join(_open(diagnosis))
+        unknown = {"code": "not_known", "confidence": "high", "evidence": evidence}
+        yield empty | unknown | {"unknown": [asdict(each) for each in diagnosis.unknown]}
 
 
 def _print(host: "HostFacts", diagnosis: "Diagnosis", error: str | None) -> None:
@@ -221,12 +227,12 @@ def _print(host: "HostFacts", diagnosis: "Diagnosis", error: str | None) -> None
         return
     say("looked at ", diagnosis.looked_at)
     for each in diagnosis.found:
+        rule = each.rule
         click.echo()
-        say(f"{each.code} ({each.confidence}): ", each.what)
-        say("  seen  ", each.evidence)
-        say("  turn  ", each.lever)
-        say("  risk  ", each.risk)
-        say("  watch ", each.watch)
+        say(f"{rule.code} ({each.confidence}): ", rule.name)
+        rows = {"seen": each.evidence, "turn": rule.lever, "risk": rule.risk, "watch": rule.watch}
+        for title, text in rows.items():
+            say(f"  {title:<6}", text)
     if not diagnosis.found:
         short = ": the load was there for too short, look again while it lasts"
         click.echo(f"  none found{short if diagnosis.is_short else ''}")

@@ -8,16 +8,16 @@ from rich.text import Text
 from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep.plan import impossible_in
 from toolkit.report.tables import Column, screen
-from toolkit.tuning.figures import figure, meant, metric
+from toolkit.tuning.figures import figure, metric
 from toolkit.tuning.sweep import estimate_s
-from toolkit.tuning.sweep_file import SweepPlan, foreseen
+from toolkit.tuning.sweep_file import Configuration, SweepPlan, foreseen
 from toolkit.tuning.sweep_table import (
     Moved,
     SweepRow,
     by_stage,
-    difference,
+    difference_in_words,
     known_of,
-    lever,
+    lever_in_words,
     progression,
 )
 from toolkit.units import span
@@ -26,7 +26,7 @@ from toolkit.units import span
 def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
     """An object for each configuration, and a last one about all of them."""
     for row in rows:
-        print_json(asdict(row))
+        print_json(row.as_json())
     name = plan.look_at[0]
     lines = [progression(stage, name) for stage in by_stage(rows)]
     summary = {
@@ -48,27 +48,37 @@ def print_table(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Move
     ]
     for place, name in enumerate(names):
         spare = 2 * place
-        columns.append(Column(title=meant(name).title, right=True, spare=spare))
+        columns.append(Column(title=metric(name).title, right=True, spare=spare))
         columns.append(Column(title="against the first", spare=spare and spare + 1))
     columns.append(Column(title="what became of it", widest=60))
-    for mine in by_stage(rows):
+    for stage in by_stage(rows):
         cells: list[list[str | Text]] = []
-        for row in mine:
-            cells.append([row.name, str(row.blocks)])
-            for name in names:
-                compared = row.of(name)
-                cells[-1].append(figure(name, row.figures.get(name)))
-                cells[-1].append(difference(compared) if compared else "")
-            cells[-1].append(row.became)
+        for row in stage:
+            pairs = [
+                (figure(name, row.figure(name)), difference_in_words(row.of(name)))
+                for name in names
+            ]
+            words = [word for pair in pairs for word in pair]
+            cells.append([row.name, str(len(row.blocks)), *words, row.became])
         console.table(columns, cells)
-        line = progression(mine, plan.look_at[0])
+        line = progression(stage, plan.look_at[0])
         if line:
             console.print(Text(f"\n{line}"))
         console.print()
     for one in levers:
-        console.print(Text(lever(one, plan.look_at[0])))
+        console.print(Text(lever_in_words(one, plan.look_at[0])))
     for note in dict.fromkeys(f"{row.name}: {note}" for row in rows for note in row.notes):
         say(f"Note: {note}", err=True)
+
+
+def print_recipes(plans: Sequence[SweepPlan], *, as_json: bool) -> None:
+    """The catalog's."""
+    if as_json:
+        for plan in plans:
+            print_json({"name": plan.name, "summary": plan.summary, "look_at": plan.look_at})
+        return
+    columns = [Column(title="recipe"), Column(title="what it tries")]
+    screen().table(columns, [[plan.name, plan.summary] for plan in plans])
 
 
 def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
@@ -103,32 +113,14 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
             console.print(
                 f"\nThen around the best of them ({stages[0][0].name} stands for it here):"
             )
-        rows = []
-        for one in stage:
-            serving, kind = one.serving, one.serving.kind(sim=sim)
-            if kind == "sim":
-                words = [f"{name}={value}" for name, value in serving.settings]
-                words = ["toolkit sim serve --personality", serving.sim or "", *words]
-            elif kind == "url":
-                words = [serving.url or ""]
-            else:
-                words = ["toolkit serve", serving.model or "--tiny"]
-                for name, value in serving.flags:
-                    if isinstance(value, bool):
-                        words.append(f"--{name}" if value else f"--no-{name}")
-                    else:
-                        words.append(f"--{name} {value}")
-            rows.append([one.name, " ".join(words), impossible(one) or ""])
+        rows = [[one.name, _served_by(one, sim=sim), impossible(one) or ""] for one in stage]
         console.table(columns, rows)
 
     load = plan.load
-    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
-    users = f"{load.users} user{'s' * (load.users != 1)}"
-    rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     lines = [
         (
-            f"\nEach in {blocks}: served anew, warmed, then loaded by {users}{rate} for {span(load.duration_s)} "
-            f"with the prompts of `{plan.profile}`; the first {load.settle_s:g} s do not count."
+            f"\nEach in {plan.blocks_in_words}: served anew, warmed, then loaded by {plan.users_in_words} for "
+            f"{span(load.duration_s)} with the prompts of `{plan.profile}`; the first {load.settle_s:g} s do not count."
         )
     ]
     if plan.asking:
@@ -143,7 +135,23 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
             f"That is {span(count * load.duration_s)} of load, and {count} starts whose length nobody knows yet: "
             'say it in the file, e.g., `start = "3m"` below [load].'
         )
-    names = [found.title for name in plan.look_at if (found := metric(name))]
-    lines.append(f"Look at: {', '.join(names)}.")
+    lines.append(f"Look at: {', '.join(metric(name).title for name in plan.look_at)}.")
     for line in lines:
         console.print(Text(line))
+
+
+def _served_by(one: Configuration, *, sim: bool) -> str:
+    """The command that would serve it, or where it is served."""
+    serving, kind = one.serving, one.serving.kind(sim=sim)
+    if kind == "url":
+        return serving.url or ""
+    if kind == "sim":
+        words = ["toolkit sim serve --personality", serving.sim or ""]
+        return " ".join([*words, *(f"{name}={value}" for name, value in serving.settings)])
+    words = ["toolkit serve", serving.model or "--tiny"]
+    for name, value in serving.flags:
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            words.append(f"--{name} {value}")
+    return " ".join(words)

@@ -5,7 +5,6 @@ import os
 import secrets
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,14 @@ from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import text_of
 from toolkit.cli.options import DURATION, database_option
-from toolkit.cli.output import print_json, writing
+from toolkit.cli.output import writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from toolkit.records import Run
     from toolkit.store import Store
     from toolkit.tuning.sweep_file import SweepPlan
@@ -121,44 +122,37 @@ def command(
         raise click.UsageError("--chart writes a PNG or an SVG; call it, e.g., `sweep.png`")
 
     from toolkit.cli.catalog import shelf
+    from toolkit.cli.sweep.table import print_objects, print_recipes, print_steps, print_table
     from toolkit.tuning.sweep_file import read_sweep
 
     own = shelf("sweeps")
     if recipes:
-        known = [read_sweep(file.read_text("utf-8"), name) for name, file in own.items()]
-        if as_json:
-            for plan in known:
-                print_json({"name": plan.name, "summary": plan.summary, "look_at": plan.look_at})
-            return
-        from toolkit.report.tables import Column, screen
-
-        columns = [Column(title="recipe"), Column(title="what it tries")]
-        screen().table(columns, [[plan.name, plan.summary] for plan in known])
+        plans = [read_sweep(file.read_text("utf-8"), name) for name, file in own.items()]
+        print_recipes(plans, as_json=as_json)
         return
-
-    text = ""
-    is_file = profile is not None and Path(profile).is_file()
-    changes: dict[str, Any] = {
-        "blocks": blocks,
-        "duration_s": duration,
-        "users": users,
-        # a file is named so that it is found from elsewhere, too
-        "profile": str(Path(profile or "").resolve()) if is_file else profile,
-    }
+    settings: dict[str, Any] = {}
     if sweep is not None:
         hint = f"Recipes: {', '.join(own)}; or name a file, e.g., `mine.toml`"
-        text = own[sweep].read_text("utf-8") if sweep in own else text_of(sweep, hint)
-        plan = _planned(text, sweep, **changes)
+        settings = {
+            "sweep": sweep,
+            "text": own[sweep].read_text("utf-8") if sweep in own else text_of(sweep, hint),
+            "sim": sim,
+            "blocks": blocks,
+            "duration_s": duration,
+            "users": users,
+            # a file is named so that it is found from elsewhere, too
+            "profile": str(Path(profile).resolve())
+            if profile and Path(profile).is_file()
+            else profile,
+        }
+        plan = _planned(settings)
         _refuse(plan, sim=sim)
         if dry_run:
-            from toolkit.cli.sweep.table import print_steps
-
             print_steps(plan, sim=sim, as_json=as_json)
             return
 
     from toolkit.cli.children import LEASH, TOOLKIT, signals_raise
     from toolkit.cli.sweep.plan import impossible_in
-    from toolkit.cli.sweep.table import print_objects, print_table
     from toolkit.records import Run
     from toolkit.store import Store
     from toolkit.tuning.sweep import VERB, Sweep, Tools, begin
@@ -168,28 +162,25 @@ def command(
     opened = Store.open_readonly if show else Store.open_existing if resume else Store.open
     with opened(database) as store:
         if sweep is not None:
-            settings = {"sweep": plan.name, "summary": plan.summary, "text": text, "sim": sim}
+            settings["summary"] = plan.summary
             run = Run(
                 id=secrets.token_hex(6),
                 verb=VERB,
                 started_at=time.time(),
-                settings=json.dumps(settings | changes),
+                settings=json.dumps(settings),
             )
             begin(store, run)
             click.echo(f"Sweep `{run.id}` begins: {plan.summary or plan.name}", err=True)
         else:
             run = _run_of(store, show or resume or NEWEST, database)
-            told = run.plan
             try:
-                text, name, sim = str(told["text"]), str(told["sweep"]), bool(told["sim"])
-                changes = {key: told[key] for key in changes}
+                # as its first start had it: the file may have changed since
+                plan, sim = _planned(run.plan), bool(run.plan["sim"])
             except LookupError as error:
                 raise ToolkitError(
                     f"the settings of sweep `{run.id}` are not as the toolkit writes them",
                     "Begin a new one",
                 ) from error
-            # as its first start had it: the file may have changed since
-            plan = _planned(text, name, **changes)
 
         tools = Tools(
             command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
@@ -235,41 +226,20 @@ def command(
         sys.exit(FAILED)
 
 
-def _planned(
-    text: str,
-    name: str,
-    *,
-    blocks: int | None,
-    duration_s: float | None,
-    users: int | None,
-    profile: str | None,
-) -> "SweepPlan":
-    """A sweep's text, and what the command line says before it."""
+def _planned(settings: "Mapping[str, Any]") -> "SweepPlan":
+    """The plan of a sweep's settings, as its run keeps them. Raises LookupError where one is missing."""
     from toolkit.tuning.sweep_file import read_sweep
 
-    plan = read_sweep(text, name)
-    load = plan.load
-    if duration_s is not None:
-        load = replace(load, duration_s=duration_s, settle_s=min(load.settle_s, duration_s / 5))
-    if users is not None:
-        load = replace(load, users=users)
-    plan = replace(plan, load=load, blocks=blocks or plan.blocks)
-    return plan if profile is None else replace(plan, profile=profile)
+    changes = {key: settings[key] for key in ("blocks", "duration_s", "users", "profile")}
+    return read_sweep(str(settings["text"]), str(settings["sweep"]), **changes)
 
 
 def _refuse(plan: "SweepPlan", *, sim: bool) -> None:
     """What can be known before anything starts. Raises ToolkitError."""
     from toolkit.cli.catalog import profile_from
     from toolkit.profiles import read_profile
-    from toolkit.tuning.figures import METRICS, metric
     from toolkit.tuning.sweep_file import foreseen
 
-    for name in plan.look_at:
-        if metric(name) is None:
-            raise ToolkitError(
-                f"`{plan.name}`: `look_at` names no figure: `{name}`",
-                f"Figures are {', '.join(METRICS)}",
-            )
     for one in (one for stage in foreseen(plan) for one in stage):
         if one.serving.kind(sim=sim) is None:
             what = "no simulated stand-in (`sim`)" if sim else "neither `model`, `url` nor `sim`"
@@ -291,16 +261,16 @@ def _run_of(store: "Store", word: str, database: Path) -> "Run":
     """The sweep of this id, or the newest one that is not over."""
     from toolkit.tuning.sweep import VERB
 
-    known = store.runs(verb=VERB, limit=20)
-    hint = "It has none at all: `toolkit sweep --list` names recipes to begin with"
-    if known:
-        hint = f"Known sweeps: {', '.join(run.id for run in known[:5])}"
+    known = store.runs(verb=VERB)
     if word == NEWEST:
         found = next((run for run in known if run.ended_at is None), None)
-        if found is None:
-            raise ToolkitError(f"`{database}` has no sweep that was cut off", hint)
-        return found
-    run = store.run(word)
-    if run is None or run.verb != VERB:
-        raise ToolkitError(f"`{database}` has no sweep `{word}`", hint)
-    return run
+        problem = f"`{database}` has no sweep that was cut off"
+    else:
+        found = next((run for run in known if run.id == word), None)
+        problem = f"`{database}` has no sweep `{word}`"
+    if found is None:
+        hint = "It has none at all: `toolkit sweep --list` names recipes to begin with"
+        if known:
+            hint = f"Known sweeps: {', '.join(run.id for run in known[:5])}"
+        raise ToolkitError(problem, hint)
+    return found
