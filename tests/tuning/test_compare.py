@@ -87,7 +87,7 @@ def test_too_little_data_says_so() -> None:
     assert told.why == "too little data: 100 answers of one side, and 240 are needed"
     assert (told.a, told.difference) == (pytest.approx(100, rel=0.01), 0)
     assert row(compare(thin, thin), "e2e_p50_ms").why is None
-    assert row(compare(thin, thin), "ttft_p50_ms").why == "A and B told none"
+    assert row(compare(thin, thin), "ttft_p50_ms").why == "not known of A and B"
 
 
 def test_a_host_that_was_down_for_most_of_the_run_has_too_few_blocks_with_an_answer() -> None:

@@ -108,7 +108,6 @@ ONE = 'configurations = [{name = "a", sim = "fp8"}]\n'
         (f"{ONE}[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
         (f'{ONE}[asking]\nprompts = ["x"]\nschema = "no"', " line 4: `asking.schema` is not JSON"),
         (f'{ONE}look_at = ["speed"]', "`look_at` names no figure: `speed`"),
-        (f"{ONE}{ONE.replace('configurations', 'levers')}", "levers 1 has no `values`"),
         (f'{ONE}[load]\nduration = "5s"\nsettle = "5s"', "`settle` leaves nothing of `duration`"),
         ("blocks = 1", "names no configuration and no lever"),
         ('configurations = [{name = "a"}, {name = "a"}]', "`a` stands twice"),

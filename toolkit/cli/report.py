@@ -182,7 +182,7 @@ def command(
         notes.append("The run never said that it ended: it is still on, or was cut off.")
     if len(hosts) > 1:
         notes.append(
-            f"Of the {len(hosts)} hosts the criteria name the one that fares worst; cost is told of one host alone: "
+            f"Of the {len(hosts)} hosts the criteria name the one that fares worst; cost is shown of one host alone: "
             "`RUN:HOST`."
         )
     report = Report(
@@ -262,15 +262,15 @@ def _log_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            found = json.loads(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
                 return
             raise ToolkitError(
                 f"`{name}` line {number} is not JSON", "Give a log of `toolkit proxy --log FILE`"
             ) from error
-        if isinstance(told, dict):
-            yield told
+        if isinstance(found, dict):
+            yield found
 
 
 def _rejected(store: "Store", run: "Run") -> int | None:

@@ -51,7 +51,7 @@ class Cell:
     def kinds_in_words(self) -> str:
         """`3 timeout, 1 http_500`, the most frequent first."""
         ordered = sorted(self.error_kinds.items(), key=lambda item: (-item[1], item[0]))
-        return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind told"
+        return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind is known"
 
     def figure(self, metric: str) -> float | None:
         """`rps`, `output_tokens_per_s`, `error_rate`, or a percentile, e.g., `ttft_p95_ms`; None: it knows none."""

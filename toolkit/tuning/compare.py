@@ -217,7 +217,7 @@ def _compared(
     before, after = one.whole.figure(metric), other.whole.figure(metric)
     if before is None or after is None:
         missing = [letter for letter, value in (("A", before), ("B", after)) if value is None]
-        why = f"{' and '.join(missing)} told none"
+        why = f"not known of {' and '.join(missing)}"
         return ComparedMetric(metric=metric, a=before, b=after, why=why)
     difference = after - before
     row = ComparedMetric(
@@ -260,7 +260,7 @@ def _compared(
             why = f"{shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
         return replace(row, why=f"too little data: {why}")
 
-    # uncertain though all blocks agree: a percentile is told within 1 %, evenly spread; and no error among n requests is no
+    # uncertain though all blocks agree: a percentile is known within 1 %, evenly spread; and no error among n requests is no
     # proof of an error rate of 0, so one success and one failure are added to each side (Agresti and Caffo 2000)
     variance = 0.0
     if is_percentile:

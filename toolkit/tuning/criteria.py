@@ -301,7 +301,7 @@ def cost(costs: Costs | None, hosts: Sequence[tuple[str, Cell]]) -> Judgement:
         missing = "the price of a GPU hour" if costs is None else "an API's price"
         return Judgement(
             "unknown",
-            f"{missing} was not told",
+            f"{missing} was not given",
             "Say both: `--gpu-hour 2.00 --api-price 0.15/0.60` (prices for a million prompt and answer tokens)",
         )
     own, api, (_, whole) = costs.per_million_tokens, costs.api_per_million_tokens, hosts[0]
@@ -331,13 +331,13 @@ def observability(log: RequestLog | None) -> Judgement:
             "unknown", f"`{log.name}` holds no request", "Give the log of this run's time"
         )
     if log.missing:
-        lacking = ", ".join(f"{name} in {count:,}" for name, count in sorted(log.missing.items()))
+        lacking = ", ".join(f"{name} ({count:,})" for name, count in sorted(log.missing.items()))
         return Judgement(
             "not met",
-            f"of {log.requests:,} requests in `{log.name}` some tell no {lacking}",
-            "`toolkit proxy --log FILE` tells all of them",
+            f"of {log.requests:,} requests in `{log.name}` some lack {lacking}",
+            "`toolkit proxy --log FILE` writes all of them",
         )
-    return Judgement("met", f"all {log.requests:,} requests in `{log.name}` tell all four")
+    return Judgement("met", f"all {log.requests:,} requests in `{log.name}` name all four")
 
 
 def boundaries(serve: Run | None) -> Judgement:

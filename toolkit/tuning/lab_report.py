@@ -165,7 +165,7 @@ def figures(host: HostReport) -> Rows:
         (
             "Cache hits",
             share(whole.cache_hits / whole.cache_known) if whole.cache_known else UNKNOWN,
-            "hits of a response cache / ok answers that tell, or could be told from unique ones",
+            "hits of a response cache / ok answers that say so, or that unique ones show to be hits or misses",
         ),
     ]
 

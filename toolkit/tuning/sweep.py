@@ -125,7 +125,9 @@ def stack_of(
 ) -> str:
     """The stack's file: the engine alone. A response cache before it would answer for all of them alike."""
     serving = one.serving
-    engine: dict[str, Any] = {"name": host_name(one), "port": port}
+    # an engine's name knows fewer letters than a host's
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", host_name(one))[:63].strip("-._") or "engine"
+    engine: dict[str, Any] = {"name": name, "port": port}
     if serving.tiny:
         engine["kind"] = "tiny"
     for key in ("model", "served_name", "gpus", "key_env", "vllm"):

@@ -50,7 +50,7 @@ SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
 SLACK_S = 2.0
 """Sightings so long before and after a run still belong to it."""
 MOST_LOG_BYTES = 16 * 2**20
-"""A start is told in its first kilobytes; what follows are requests."""
+"""A start stands in its first kilobytes; what follows are requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

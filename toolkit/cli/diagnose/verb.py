@@ -144,7 +144,7 @@ def command(
         if is_word and not looks_like_url(target) and not Path(target).exists():
             raise ToolkitError(
                 f"`{target}` is no run, no URL and no file of hosts",
-                "A run is told by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
+                "A run goes by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
             )
         hosts = hosts_from([target])
         allow_open_files()

@@ -36,16 +36,16 @@ def impossible_in(swept: SweepPlan, *, sim: bool) -> Callable[[Configuration], s
         word = swept.machine.model or serving.model
         if not word or serving.tiny:
             return None
-        told: dict[str, object] = {"tp": swept.machine.gpus}
+        given: dict[str, object] = {"tp": swept.machine.gpus}
         try:
-            told |= {name: int(flags[flag]) for flag, name in WHOLE.items() if flag in flags}
+            given |= {name: int(flags[flag]) for flag, name in WHOLE.items() if flag in flags}
             if "gpu-memory-utilization" in flags:
-                told["gpu_memory_utilization"] = float(flags["gpu-memory-utilization"])
+                given["gpu_memory_utilization"] = float(flags["gpu-memory-utilization"])
             if "kv-cache-dtype" in flags:
-                told["kv_cache_dtype"] = str(flags["kv-cache-dtype"])
+                given["kv_cache_dtype"] = str(flags["kv-cache-dtype"])
             if flags.get("enable-prefix-caching") is False or "no-enable-prefix-caching" in flags:
-                told["prefix_caching"] = False
-            settings = EngineSettings(**told)  # type: ignore[arg-type]
+                given["prefix_caching"] = False
+            settings = EngineSettings(**given)  # type: ignore[arg-type]
             known = model_of(word)
             asked = PlanQuestion(
                 shape=known.shape,
