@@ -247,9 +247,9 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
 
 
 def test_a_load_whose_parent_died_before_the_leash_was_on_never_begins() -> None:
-    leash = Path(__file__).parents[2] / "toolkit" / "cli" / "leash.py"
+    starter = Path(__file__).parents[2] / "toolkit" / "cli" / "parent_death.py"
     done = subprocess.run(
-        [sys.executable, str(leash), "1", sys.executable, "-c", "print('loading')"],
+        [sys.executable, str(starter), "1", sys.executable, "-c", "print('loading')"],
         capture_output=True,
         text=True,
         timeout=30,

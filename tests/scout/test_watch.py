@@ -5,14 +5,14 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from support.raw_server import RawServer, http, recorded, vllm_pages
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
-from toolkit.scout.look import CROWD, Crowd, QuietMoments, Scout, tls_context
+from toolkit.scout.scrape import CROWD, Pacing, Scout, tls_context
 from toolkit.scout.watch import HostWatch
 
 RESTARTED = recorded("metrics_after_load.txt").replace(
@@ -21,228 +21,167 @@ RESTARTED = recorded("metrics_after_load.txt").replace(
 """The page of the same server, which started anew."""
 
 
-class Kept:
-    """What the watch handed out, in the order in which it came."""
+class Watched:
+    """A watch of servers by name, and what it handed out, in the order in which it came."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = 30.0, **more) -> None:
         self.stored: list[Sighting] = []
         self.shown: list[Sighting] = []
+        self.on_show: Callable[[], object] = lambda: None
+        self._timeout_s, self._more = timeout_s, more
 
     def keep(self, batch: Sequence[Sighting]) -> None:
         self.stored += batch
 
+    def show(self, sighting: Sighting) -> None:
+        self.shown.append(sighting)
+        self.on_show()
 
-def watch(urls: dict[str, str], kept: Kept, timeout_s: float = 5.0, **more) -> HostWatch:
-    tls = tls_context(insecure=True)
-    quiet = QuietMoments()
-    scouts = [
-        Scout(Host(name=name, url=url), tls, None, timeout_s, quiet) for name, url in urls.items()
-    ]
-    return HostWatch(
-        scouts, before=more.pop("before", {}), keep=kept.keep, show=kept.shown.append, **more
-    )
+    async def run(self, looks: int | None, interval_s: float = 0.05, **servers: RawServer) -> None:
+        tls, pacing = tls_context(insecure=True), Pacing()
+        scouts = [
+            Scout(Host(name=name, url=server.url), tls, None, self._timeout_s, pacing)
+            for name, server in servers.items()
+        ]
+        options = {"before": {}, "keep": self.keep, "show": self.show} | self._more
+        await HostWatch(scouts, **options).run(looks, interval_s)
+
+    def findings(self) -> list[list[str]]:
+        return [[f.code for f in s.findings if f.code != "metrics_open"] for s in self.shown]
 
 
-async def hang(_: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(30)
-
-
-def test_a_hanging_host_delays_nobody_elses_looks() -> None:
-    kept = Kept()
+def test_a_hanging_host_delays_nobody_elses_looks_nor_their_keeping() -> None:
+    watched, over, batches = Watched(), asyncio.Event(), []
 
     async def run() -> None:
-        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
-        def show(sighting: Sighting) -> None:
-            kept.shown.append(sighting)
-            if len(kept.shown) == 3:
-                over.set()
+        def keep(batch: Sequence[Sighting]) -> None:
+            batches.append({sighting.name for sighting in batch})
+            if len(watched.shown) == 3:
+                loop.call_soon_threadsafe(over.set)
 
         async def hang_so_long(_: asyncio.StreamWriter) -> None:
             await over.wait()
 
+        watched.keep = keep  # type: ignore[method-assign]
         async with (
             RawServer(vllm_pages()) as kind,
             RawServer(dict.fromkeys(vllm_pages(), hang_so_long)) as dead,
         ):
-            running = watch({"kind": kind.url, "dead": dead.url}, kept, timeout_s=30.0)
-            running._show = show
-            await running.run(looks=3, interval_s=0.1)
+            await watched.run(3, kind=kind, dead=dead)
 
     asyncio.run(run())
-    names = [sighting.name for sighting in kept.shown]
-    # the hanging host's first look lasts until three of the other's are shown
-    assert names[:3] == ["kind"] * 3
-    assert names[3:] == ["dead"] * 3
-    assert [s.status for s in kept.shown] == ["ok"] * 3 + ["down"] * 3
-    assert sorted(kept.stored, key=lambda s: s.at) == sorted(kept.shown, key=lambda s: s.at)
+    # the hanging host's first look lasts until three of the other's are kept
+    assert [(s.name, s.status) for s in watched.shown] == [("kind", "ok")] * 3 + [("dead", "down")] * 3  # fmt: skip
+    assert batches[0] == {"kind"}
+    assert batches[-1] == {"dead"}
 
 
 def test_two_looks_show_the_pair_and_keep_both() -> None:
-    kept = Kept()
+    watched = Watched(only_pairs=True)
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as kind:
-            await watch({"alice": kind.url}, kept, only_pairs=True).run(looks=2, interval_s=0.05)
+            await watched.run(2, alice=kind)
 
     asyncio.run(run())
-    assert [sighting.requests_per_s for sighting in kept.stored] == [None, 0.0]
-    assert [sighting.requests_per_s for sighting in kept.shown] == [0.0]
+    assert [sighting.requests_per_s for sighting in watched.stored] == [None, 0.0]
+    assert [sighting.requests_per_s for sighting in watched.shown] == [0.0]
 
 
-def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> None:
-    kept = Kept()
+@pytest.mark.parametrize("page", ["/health", "/metrics"])
+def test_a_look_that_was_cut_short_invents_no_change_and_hides_no_restart(page: str) -> None:
+    """Whether it was down or without its numbers."""
+    watched = Watched()
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as server:
-            one = watch({"alice": server.url}, kept)
-            await one.run(looks=1, interval_s=0.05)
-            known = {"alice": kept.shown[-1]}
-            server.pages["/health"] = http(status="503 Service Unavailable")
-            await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
-            server.pages["/health"] = http()
+            whole = dict(server.pages)
+            broken = whole | {page: http(status="503 Service Unavailable")}
+            states = iter([broken, whole | {"/metrics": http(RESTARTED)}])
+            watched.on_show = lambda: server.pages.update(next(states, {}))
+            await watched.run(3, alice=server)
+
+    asyncio.run(run())
+    middle = "down" if page == "/health" else "degraded"
+    assert [sighting.status for sighting in watched.shown] == ["ok", middle, "ok"]
+    assert watched.findings() == [[], [], ["restarted"]]
+
+
+def test_a_change_since_the_last_known_sighting_is_found() -> None:
+    first, second = Watched(), Watched()
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as server:
+            await first.run(1, alice=server)
             server.pages["/metrics"] = http(RESTARTED)
-            await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
+            second._more["before"] = {"alice": first.shown[0]}
+            await second.run(1, alice=server)
 
     asyncio.run(run())
-    assert [s.status for s in kept.shown] == ["ok", "down", "ok"]
-    assert [f.code for f in kept.shown[2].findings if f.code == "restarted"] == ["restarted"]
+    assert second.findings() == [["restarted"]]
 
 
-def test_a_look_that_was_cut_short_invents_no_change_and_hides_no_restart() -> None:
-    kept = Kept()
-
-    async def run() -> None:
-        async with RawServer(vllm_pages()) as server:
-            broken = http(status="503 Service Unavailable")
-            answers = iter([server.pages["/metrics"], broken, http(RESTARTED)])
-            running = watch({"alice": server.url}, kept)
-
-            def show(sighting: Sighting) -> None:
-                kept.shown.append(sighting)
-                server.pages["/metrics"] = next(answers, http(RESTARTED))
-
-            running._show = show
-            server.pages["/metrics"] = next(answers)
-            await running.run(looks=3, interval_s=0.05)
-
-    asyncio.run(run())
-    assert [s.status for s in kept.shown] == ["ok", "degraded", "ok"]
-    told = [[f.code for f in s.findings if f.code != "metrics_open"] for s in kept.shown]
-    assert told == [[], [], ["restarted"]]
-
-
-def test_what_is_remembered_of_a_look_holds_no_page() -> None:
-    kept = Kept()
-
-    async def run() -> int:
-        async with RawServer(vllm_pages()) as server:
-            running = watch({"alice": server.url}, kept)
-            await running.run(looks=1, interval_s=1)
-            remembered = running._evidence["alice"]
-            assert remembered.numbers is not None
-            return sum(len(answer.body) for answer in remembered.look.answers.values())
-
-    assert asyncio.run(run()) == 0
-
-
-def test_a_busy_machine_begins_no_look_beyond_the_hundredth() -> None:
+def test_a_busy_machine_begins_no_look_beyond_the_hundredth_and_one_that_waits_keeps_nobody_out() -> (
+    None
+):
     """Deadlines run from a look's beginning: who cannot be served yet must not begin."""
-    inside = most = ended = 0
+    inside = most = begun = 0
 
-    async def look(crowd: Crowd) -> None:
-        nonlocal inside, most, ended
-        async with crowd.place():
+    async def busy(pacing: Pacing) -> None:
+        nonlocal inside, most
+        async with pacing.place():
             inside += 1
             most = max(most, inside)
             for _ in range(2):
                 time.sleep(0.001)  # noqa: ASYNC251 (work: 100 of them take a round of 0.1 s)
                 await asyncio.sleep(0)
             inside -= 1
-            ended += 1
 
-    async def run() -> None:
-        crowd = Crowd()
-        await asyncio.gather(*(look(crowd) for _ in range(CROWD + 50)))
-
-    asyncio.run(run())
-    assert (most, ended) == (CROWD, CROWD + 50)
-
-
-def test_hosts_that_hang_keep_nobody_from_beginning() -> None:
-    async def run() -> int:
-        crowd, begun = Crowd(), 0
-
-        async def look() -> None:
-            nonlocal begun
-            async with crowd.place():
-                begun += 1
-                await asyncio.sleep(3600)
-
-        looks = [asyncio.create_task(look()) for _ in range(3 * CROWD)]
-        give_up = time.monotonic() + 30
-        while begun < 3 * CROWD and time.monotonic() < give_up:  # noqa: ASYNC110 (nobody is told)
-            await asyncio.sleep(0.01)
-        for task in looks:
-            task.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
-        return begun
-
-    assert asyncio.run(run()) == 3 * CROWD
-
-
-def test_what_was_seen_is_kept_before_a_hanging_host_is_given_up() -> None:
-    batches: list[list[str]] = []
-
-    async def run() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-
-        def keep(batch: Sequence[Sighting]) -> None:
-            batches.append([sighting.name for sighting in batch])
-            loop.call_soon_threadsafe(over.set)
-
-        async def hang_so_long(_: asyncio.StreamWriter) -> None:
+    async def hanging(pacing: Pacing, over: asyncio.Event) -> None:
+        nonlocal begun
+        async with pacing.place():
+            begun += 1
+            if begun == 3 * CROWD:
+                over.set()
             await over.wait()
 
-        async with (
-            RawServer(vllm_pages()) as kind,
-            RawServer(dict.fromkeys(vllm_pages(), hang_so_long)) as dead,
-        ):
-            urls = {"kind": kind.url, "dead": dead.url}
-            running = watch(urls, Kept(), timeout_s=30.0)
-            running._keep = keep
-            await running.run(looks=1, interval_s=1)
+    async def run() -> None:
+        pacing, over = Pacing(), asyncio.Event()
+        await asyncio.gather(*(busy(pacing) for _ in range(CROWD + 50)))
+        looks = [asyncio.create_task(hanging(pacing, over)) for _ in range(3 * CROWD)]
+        await asyncio.wait_for(asyncio.gather(*looks), timeout=30)
 
     asyncio.run(run())
-    assert batches == [["kind"], ["dead"]]
+    assert (most, begun) == (CROWD, 3 * CROWD)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_cleanly_and_keeps_what_was_seen(stop: signal.Signals) -> None:
-    kept = Kept()
+    watched = Watched()
+    watched.on_show = lambda: os.kill(os.getpid(), stop)
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as server:
-            running = watch({"alice": server.url}, kept)
-            running._show = lambda sighting: (
-                kept.shown.append(sighting),
-                os.kill(os.getpid(), stop),
-            )
-            await running.run(looks=None, interval_s=60)
+            await watched.run(None, 60, alice=server)
 
     with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
         asyncio.run(run())
-    assert len(kept.stored) == len(kept.shown) == 1
+    assert len(watched.stored) == len(watched.shown) == 1
 
 
 def test_no_question_outlives_a_look_that_is_stopped() -> None:
     complaints: list[str] = []
 
+    async def hang(_: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(30)
+
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, told: complaints.append(told["message"]))
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
         async with RawServer(vllm_pages() | {"/version": hang}) as server:
-            running = asyncio.create_task(watch({"alice": server.url}, Kept()).run(None, 1))
+            running = asyncio.create_task(Watched().run(None, 1, alice=server))
             while "/version" not in server.paths():  # noqa: ASYNC110 (the server has no event for it)
                 await asyncio.sleep(0.001)
             running.cancel()
@@ -260,16 +199,14 @@ def test_a_store_that_fails_ends_the_watch_with_its_error() -> None:
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as server:
-            running = watch({"alice": server.url}, Kept())
-            running._keep = full
-            await running.run(looks=None, interval_s=0.1)
+            await Watched(keep=full).run(None, 0.1, alice=server)
 
     with pytest.raises(ToolkitError, match="disk is full"):
         asyncio.run(run())
 
 
 def test_a_page_of_sixteen_megabytes_delays_nobody() -> None:
-    kept = Kept()
+    watched = Watched()
     line = 'vllm:num_requests_running{engine="%d",model_name="m"} 1\n'
     huge = "".join(line % number for number in range(250_000)).encode()[: 16 * 2**20]
 
@@ -278,8 +215,7 @@ def test_a_page_of_sixteen_megabytes_delays_nobody() -> None:
             RawServer(vllm_pages()) as kind,
             RawServer(vllm_pages() | {"/metrics": http(huge)}) as odd,
         ):
-            urls = {"odd": odd.url, "kind": kind.url}
-            await watch(urls, kept).run(looks=1, interval_s=1)
+            await watched.run(1, odd=odd, kind=kind)
 
     asyncio.run(run())
-    assert [sighting.name for sighting in kept.shown] == ["kind", "odd"]
+    assert [sighting.name for sighting in watched.shown] == ["kind", "odd"]

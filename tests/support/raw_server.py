@@ -12,8 +12,8 @@ from typing import Self
 from support.listening import end_listening
 
 from toolkit.records import Host
-from toolkit.scout.answers import Scrape
-from toolkit.scout.look import QuietMoments, Scout, tls_context
+from toolkit.scout.pages import Scrape
+from toolkit.scout.scrape import Pacing, Scout, tls_context
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 
@@ -123,11 +123,9 @@ def vllm_pages(metrics: str = "metrics_after_load.txt") -> dict[str, bytes | Mis
 
 async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> Scrape:
     """Look once at a host named `alice`."""
-    scout = Scout(
-        Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s, QuietMoments()
-    )
+    scout = Scout(Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s, Pacing())
     try:
-        return await scout.look()
+        return await scout.scrape()
     finally:
         await scout.aclose()
 

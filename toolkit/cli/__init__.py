@@ -7,7 +7,6 @@ import atexit
 import errno
 import gc
 import importlib
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -21,26 +20,30 @@ from toolkit.errors import ToolkitError
 atexit.register(gc.freeze)
 
 GROUPS = {
-    "Look": ("scout", "bench", "capture", "workload"),
-    "Blast": ("blast", "board", "mark", "impact"),
+    "Measure": (
+        "scout",
+        "bench",
+        "capture",
+        "workload",
+        "blast",
+        "board",
+        "mark",
+        "impact",
+        "runs",
+    ),
     "Serve": ("preflight", "plan", "serve", "proxy", "warmup", "watchdog", "deploy"),
-    "Improve": ("sweep", "compare", "diagnose", "report"),
-    "Practise": ("demo", "sim", "selftest"),
-    "Besides": ("runs", "completion"),
+    "Tune": ("sweep", "compare", "diagnose", "report"),
+    "Practise": ("demo", "sim", "selftest", "completion"),
 }
 """In the order in which a user meets them; `<verb>.py` holds `command`, of a verb of several files `<verb>/verb.py`."""
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
-SHELL_ASKS = "_TOOLKIT_COMPLETE"
-"""The variable in which a shell says what it wants to know (click's way)."""
 
 
 class Verbs(click.Group):
     """Loads a verb's file on first use and prints a ToolkitError with its hint."""
 
     def main(self, *words: Any, **options: Any) -> Any:
-        """Run, or answer a shell that asks at a press of TAB."""
-        if SHELL_ASKS in os.environ:
-            importlib.import_module("toolkit.cli.shells")
+        """Run; what others wrote does nothing to the screen."""
         from toolkit.safe_text import cleaned_streams
 
         with cleaned_streams():
@@ -91,7 +94,7 @@ class Verbs(click.Group):
                 return super().invoke(ctx)
             finally:
                 if sys.stdout is not None:
-                    sys.stdout.flush()  # while an error can still be told
+                    sys.stdout.flush()  # while an error can still be printed
         except ToolkitError as error:
             _end_with(error)
         except KeyboardInterrupt:
@@ -100,8 +103,9 @@ class Verbs(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            # let what is still buffered go nowhere, or the interpreter's end would try it again and complain
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            from toolkit.cli.output import give_up_output
+
+            give_up_output()
             _end_with(ToolkitError("standard output cannot be written: the disk is full"))
 
 

@@ -22,9 +22,6 @@ def command(context: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from toolkit.cli import SHELL_ASKS
-
     completing = get_completion_class(shell)
     assert completing is not None, "click knows these shells"
-    script = completing(context.find_root().command, {}, "toolkit", SHELL_ASKS)
-    click.echo(script.source())
+    click.echo(completing(context.find_root().command, {}, "toolkit", "_TOOLKIT_COMPLETE").source())

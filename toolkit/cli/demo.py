@@ -18,7 +18,6 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     import subprocess
 
-SECONDS = 60
 LEAST_SECONDS, MOST_SECONDS = 12, 3600
 HOSTS = "hosts.txt"
 FLEET_LIMIT_S = 30.0
@@ -49,21 +48,19 @@ FALL_SHARE = 0.6
 """Of the blast is over when the switcher falls: the board's window, which is half of it, must hold the whole downtime at the end."""
 DOWN_SHARE = 1 / 6
 """Of the blast the switcher is down for."""
+OWN_HOSTS = "For your own hosts write hosts.txt, a URL a line, and run the same commands on a machine that serves none of them."
 
 
 @click.command(
     "demo", cls=Command, short_help="The whole job in small, on this machine, without a GPU."
 )
 @click.option(
-    "--seconds",
-    type=click.IntRange(LEAST_SECONDS, MOST_SECONDS),
-    default=SECONDS,
-    show_default=True,
-    help="Of blast.",
+    "--seconds", type=click.IntRange(LEAST_SECONDS, MOST_SECONDS), default=60, help="Of blast."
 )
 @click.option(
     "--page/--no-page",
     default=True,
+    show_default=False,
     help="Serve the leaderboard at the end: on a terminal until Ctrl-C, else only to see that it answers.",
 )
 @click.option(
@@ -91,9 +88,9 @@ def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: boo
         raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
 
     from toolkit.cli.blast.load import locustfile
-    from toolkit.cli.children import signals_raise
     from toolkit.cli.leaderboard import page_file, page_port
     from toolkit.cli.real_vllm import vllm_home
+    from toolkit.cli.signals import signals_raise
 
     try:
         with signals_raise(lambda number: SystemExit(128 + number)):  # as a shell tells it
@@ -136,7 +133,7 @@ def _folder(*, keep: bool) -> Iterator[Path]:
 
 def _play(folder: Path, home: Path | None, seconds: int) -> None:
     """A fleet, then the toolkit's own commands on it, then the summary. `home`: of a real vLLM that plays, too."""
-    from toolkit.cli.children import TOOLKIT, refuse_dead, server
+    from toolkit.cli.children import TOOLKIT, server, wait_until_up
     from toolkit.cli.real_vllm import NAME, real_host
 
     click.echo(
@@ -159,15 +156,14 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
         words += ["--time-scale", f"{1 / SPEED:g}", "--out", HOSTS]
         words += [word for each in settings.items() for word in ("--set", "=".join(each))]
         fleet = running.enter_context(server(words, folder, log))
-        give_up_s = time.monotonic() + FLEET_LIMIT_S
-        while not path.is_file():  # it appears whole, once all of them listen
-            refuse_dead(fleet, "the simulated fleet", log)
-            if time.monotonic() > give_up_s:
-                raise ToolkitError(
-                    f"the simulated fleet was not up after {FLEET_LIMIT_S:.0f} s",
-                    "Is the machine overloaded? `--keep` leaves the fleet's log",
-                )
-            time.sleep(0.02)
+        wait_until_up(
+            fleet,
+            "the simulated fleet",
+            log,
+            path.is_file,  # it appears whole, once all of them listen
+            limit_s=FLEET_LIMIT_S,
+            hint="Is the machine overloaded? `--keep` leaves the fleet's log",
+        )
         path.write_text(path.read_text() + real_line)
 
         _headline("\n1. Look: what is behind each address, and what changed since the last look?")
@@ -182,17 +178,15 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
 
     _headline("\n4. What it means:")
     click.echo()
-    for line in _summary(folder / DATABASE, seconds // 2):
-        click.echo(_wrapped(line))
     cast = [f"{name} {kind}" for name, kind in CAST.items()]
     cast += [f"{NAME} a vLLM on the CPU"] if home else []
-    click.echo("\n" + _wrapped(f"What they were (`toolkit sim list`): {', '.join(cast)}."))
-    click.echo(
-        _wrapped(
-            "For your own hosts write hosts.txt, a URL a line, and run the same commands on a machine that serves "
-            "none of them."
-        )
-    )
+    for line in (
+        *_summary(folder / DATABASE, seconds // 2),
+        "",
+        f"What they were (`toolkit sim list`): {', '.join(cast)}.",
+        OWN_HOSTS,
+    ):
+        click.echo(_wrapped(line))
 
 
 def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: int) -> None:
@@ -305,7 +299,7 @@ def _wrapped(line: str) -> str:
     import shutil
     import textwrap
 
-    if sys.stdout is None or not sys.stdout.isatty():
-        return f"   {line}"
+    if not line or sys.stdout is None or not sys.stdout.isatty():
+        return f"   {line}".rstrip()
     width = shutil.get_terminal_size().columns
     return textwrap.fill(line, width, initial_indent="   ", subsequent_indent="   ")

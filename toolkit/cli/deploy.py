@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.options import json_option
 from toolkit.cli.output import print_json
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
@@ -42,7 +43,6 @@ ONLY_FOR = {
     "--listen",
     metavar="ADDRESS",
     default="127.0.0.1",
-    show_default=True,
     help="Where clients are taken; 0.0.0.0 is everywhere.",
 )
 @advanced("--image", help="vLLM's container image.  [default: the version that was tested]")
@@ -63,7 +63,7 @@ ONLY_FOR = {
 )
 @advanced("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
 @click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
+@json_option("a file")
 def command(
     *,
     kind: str,
@@ -97,8 +97,8 @@ def command(
     to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
     was changed by hand is not replaced.
     """
-    told = {name: value for name, value in of_kind.items() if value is not None}
-    for name in told:
+    given = {name: value for name, value in of_kind.items() if value is not None}
+    for name in given:
         if kind not in ONLY_FOR[name]:
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"{option} is for {' and '.join(ONLY_FOR[name])}, not {kind}")
@@ -147,15 +147,15 @@ def command(
         click.echo(note, err=True)
 
     module = importlib.import_module(f"toolkit.deploy.{'kubernetes' if kind == 'k8s' else kind}")
-    kit = module.kit(site, **told)
-    written = write(kit.files, out, force=force)
-    for each in kit.files:
+    rendered = module.kit(site, **given)
+    written = write(rendered.files, out, force=force)
+    for each in rendered.files:
         place = out / each.path
         if as_json:
             print_json({"path": str(place), "written": place in written, "mode": f"{each.mode:o}"})
         else:
             click.echo(str(place))
-    if kit.next_steps:
+    if rendered.next_steps:
         click.echo(f"Next, in `{out}`:", err=True)
-    for sentence in kit.next_steps:
+    for sentence in rendered.next_steps:
         click.echo(f"  {sentence}", err=True)

@@ -39,6 +39,7 @@ class Command(click.Command):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.context_settings.setdefault("show_default", True)
         for param in self.params:
             # click itself writes `INTEGER RANGE`; the limits stand behind the sentence
             if param.metavar is None and isinstance(param.type, IntParamType | FloatParamType):

@@ -19,7 +19,7 @@ OPEN_FILES = 65_536
 
 def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":
     """Make the one TLS context that all hosts share."""
-    from toolkit.scout.look import tls_context
+    from toolkit.scout.scrape import tls_context
 
     try:
         return tls_context(insecure=insecure, ca_file=ca)

@@ -4,12 +4,11 @@ import contextlib
 import errno
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cli.children import LOOPBACK, answers, environment, free_port, refuse_dead, server
+from toolkit.cli.children import LOOPBACK, answers, environment, free_port, server, wait_until_up
 from toolkit.cli.places import PACKAGE, front_end
 from toolkit.errors import ToolkitError
 
@@ -72,13 +71,12 @@ def served(
     words += ["--server.port", str(port), "--server.address", host]
     log, url = page_log(folder), page_url(port, host)
     with server(words, folder, log, environment(TOOLKIT_DB=str(database))) as process:
-        give_up_s = time.monotonic() + START_LIMIT_S
-        while not (answers(f"{url}/_stcore/health") and answers(url)):
-            refuse_dead(process, "the leaderboard", log)
-            if time.monotonic() > give_up_s:
-                raise ToolkitError(
-                    f"the leaderboard did not answer within {START_LIMIT_S:.0f} s",
-                    "Is the machine overloaded? `toolkit board --watch` shows the same in a terminal",
-                )
-            time.sleep(0.1)
+        wait_until_up(
+            process,
+            "the leaderboard",
+            log,
+            lambda: answers(f"{url}/_stcore/health") and answers(url),
+            limit_s=START_LIMIT_S,
+            hint="Is the machine overloaded? `toolkit board --watch` shows the same in a terminal",
+        )
         yield process

@@ -1,4 +1,4 @@
-"""A run of the database, by the id that a command line names, its hosts and their verdicts; a blast without one is the newest."""
+"""A run of the database, by the id that a command line names, else the newest; its hosts and their verdicts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from toolkit.store import Store
 
 HINTED_RUNS = 5
-FEED_IT = "Feed it: `toolkit blast hosts.txt --duration 15m`, or `toolkit demo` to see one"
+MADE_BY = {
+    "blast": "`toolkit blast hosts.txt --duration 15m`, or `toolkit demo` to see one",
+    "bench": "`toolkit bench hosts.txt`",
+    "capture": "`toolkit capture data/sample.pcap`, or live `toolkit capture --port 8000`",
+    "sweep": "`toolkit sweep --list` names recipes to begin with",
+}
 
 
 def newest_runs(store: "Store", *verbs: str) -> "list[Run]":
@@ -22,32 +27,40 @@ def newest_runs(store: "Store", *verbs: str) -> "list[Run]":
     return sorted(found, key=lambda each: -each.started_at)[:HINTED_RUNS]
 
 
+def chosen_run(store: "Store", run_id: str | None, database: Path, *verbs: str) -> "Run":
+    """The run that is named, else the newest; of these verbs, where any are named. Raises ToolkitError where there is none."""
+    newest = newest_runs(store, *verbs)
+    if run_id is None:
+        if not newest:
+            makes = MADE_BY.get(verbs[0]) if verbs else None
+            raise ToolkitError(
+                f"`{database}` holds no {' or '.join(verbs) or 'run'} yet",
+                f"Make one: {makes}" if makes else "",
+            )
+        return newest[0]
+    run = store.run(run_id)
+    if run is not None and (not verbs or run.verb in verbs):
+        return run
+    known = ", ".join(each.id if len(verbs) == 1 else f"{each.id} ({each.verb})" for each in newest)
+    only = ("--verb", verbs[0]) if len(verbs) == 1 else ()
+    raise ToolkitError(
+        f"`{database}` has no run `{run_id}`"
+        if run is None
+        else f"run `{run_id}` is of `toolkit {run.verb}`, not of `{'` or `'.join(verbs)}`",
+        f"The newest: {known or 'none yet'}. `{command_on(database, 'runs', *only)}` lists all",
+    )
+
+
 def run_of(store: "Store", run_id: str, database: Path) -> "Run":
     """Look up a run by its id. Raises ToolkitError when there is none."""
-    run = store.run(run_id)
-    if run is None:
-        newest = ", ".join(each.id for each in newest_runs(store)) or "none yet"
-        raise ToolkitError(
-            f"`{database}` has no run `{run_id}`",
-            f"Newest runs: {newest}. `{command_on(database, 'runs')}` lists all",
-        )
-    return run
+    return chosen_run(store, run_id, database)
 
 
 def blast_of(store: "Store", run_id: str | None, database: Path) -> "Run":
     """The run that is named, else the newest blast. Raises ToolkitError when there is none."""
     if run_id is None:
-        newest = store.runs(verb="blast", limit=1)
-        if not newest:
-            raise ToolkitError(f"`{database}` holds no blast yet", FEED_IT)
-        return newest[0]
-    run = store.run(run_id)
-    if run is None:
-        known = ", ".join(f"`{each.id}`" for each in newest_runs(store, "blast"))
-        raise ToolkitError(
-            f"`{database}` has no run `{run_id}`", f"Its newest blasts: {known or 'none yet'}"
-        )
-    return run
+        return chosen_run(store, None, database, "blast")
+    return chosen_run(store, run_id, database)
 
 
 def measured_hosts(store: "Store", run: "Run") -> list[str]:

@@ -1,31 +1,45 @@
-"""What options of several verbs share: the values they take, and the options that are the same everywhere.
+"""What options of several verbs share: the values they take, the words that a shell completes, and options that are the same everywhere.
 
 Durations like `90s 15m 2h`, moments like `14:32` or `5m ago`, sizes like `8GiB`, prices like `0.15/0.60`, levels like `1,2,4`.
+A shell asks for words while somebody types: what lists them loads only what is light, contacts nobody, and never fails aloud.
 """
 
 import math
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import advanced
 from toolkit.cli.places import DATABASE
+from toolkit.errors import ToolkitError
 from toolkit.units import bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from toolkit.store import Store
 
 LONGEST_WINDOW_S = 86_400.0
 """Of the board: a cold one reads all its seconds."""
 HIGHEST_PRICE = 1e9
 """Of a million tokens: more is a slip, and infinity no price."""
+NEWEST_RUNS = 20
+"""Offered by a shell."""
+BUSY_S = 0.2
+"""For a database that is busy: somebody waits at the keyboard."""
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", re.ASCII)
 _AGO = re.compile(r"(.+?)\s+ago")
 T = TypeVar("T")
+
+
+# --- values -------------------------------------------------------------------------------------------
 
 
 class Written(click.ParamType[T]):
@@ -107,6 +121,158 @@ MOMENT = Written(
     "is no time; write e.g. `14:32`, `14:32:10`, `5m ago` or `2026-11-21T14:32:10`",
 )
 
+
+# --- words that a shell completes -----------------------------------------------------------------------
+
+Known = Mapping[str, str | None]
+"""Names, each with what is said beside it where the shell shows such a thing."""
+
+
+class Word(click.ParamType[str]):
+    """A word that stands for a thing: its placeholder on the help page, and what a shell offers for it.
+
+    `known` is given the line so far, and the word; `is_file`: a file, too, may be meant.
+    """
+
+    def __init__(
+        self,
+        placeholder: str,
+        known: Callable[[click.Context, str], Known] = lambda *_: {},
+        *,
+        is_file: bool = False,
+    ) -> None:
+        self.name, self._known, self._is_file = placeholder, known, is_file
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 (click's signature)
+        """As it is: click would write it in capitals."""
+        return self.name
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Any word: the verb knows what to say of a wrong one."""
+        return value
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 (click's signature)
+        incomplete: str,
+    ) -> "list[CompletionItem[Any]]":
+        """Files first, as in bash they take away what stands before them; then names, in any case of letters."""
+        from click.shell_completion import CompletionItem
+
+        begun = incomplete.lower()
+        items = [CompletionItem(incomplete, type="file")] if self._is_file else []
+        for name, note in self._known(ctx, incomplete).items():
+            if name.lower().startswith(begun):
+                items.append(CompletionItem(name, help=note))
+        return items
+
+
+def _shelf(name: str) -> Known:
+    from toolkit.cli.catalog import shelf
+
+    return dict.fromkeys(shelf(name))
+
+
+def _table(name: str) -> dict[str, dict[str, Any]]:
+    from toolkit.plan.catalog import table
+
+    return table(name)
+
+
+def _models(_context: click.Context, begun: str) -> Known:
+    """Of the catalog; by another name of it where none of the first ones fits."""
+    known = _table("models")
+    if any(name.lower().startswith(begun.lower()) for name in known):
+        return dict.fromkeys(known)
+    return {alias: name for name, row in known.items() for alias in row.get("aliases", ())}
+
+
+def _quantizations(*_: object) -> Known:
+    from toolkit.plan.quantization import QUANTIZATIONS
+
+    return dict.fromkeys(QUANTIZATIONS)
+
+
+def _cache_dtypes(*_: object) -> Known:
+    from toolkit.plan.kv_cache import KV_DTYPES
+
+    return dict.fromkeys(KV_DTYPES)
+
+
+def _personalities(_context: click.Context, begun: str) -> Known:
+    """Of the simulator; behind `alice=`, too."""
+    from toolkit.sim.presets import PRESETS
+
+    name, equals, _ = begun.rpartition("=")
+    return {name + equals + each: setting["summary"] for each, setting in PRESETS.items()}
+
+
+def _verbs(*_: object) -> Known:
+    from toolkit.cli import VERBS
+
+    return dict.fromkeys(VERBS)
+
+
+def _interfaces(*_: object) -> Known:
+    import socket
+
+    return dict.fromkeys(["any", *(name for _, name in socket.if_nameindex())])
+
+
+def _stored(context: click.Context, read: "Callable[[Store], Iterable[T]]") -> Iterable[T]:
+    """From the database that the line names so far; nothing where there is none."""
+    from toolkit.store import Store
+
+    named = context.params.get("database") or os.environ.get("TOOLKIT_DB") or DATABASE
+    try:
+        with Store.open_readonly(Path(named), BUSY_S) as store:
+            return read(store)
+    except ToolkitError:
+        return ()
+
+
+def run_word(*verbs: str) -> Word:
+    """A run of these verbs, the newest first; without any, of all."""
+
+    def known(context: click.Context, _begun: str) -> Known:
+        from toolkit.units import clock
+
+        runs = [
+            run
+            for run in _stored(context, lambda store: store.runs())
+            if not verbs or run.verb in verbs
+        ]
+        return {run.id: f"{run.verb}, {clock(run.started_at)}" for run in runs[:NEWEST_RUNS]}
+
+    return Word("RUN", known)
+
+
+FILE = Word("FILE", is_file=True)
+HOSTS = Word("HOSTS", is_file=True)
+"""A file of hosts, or a URL."""
+HOST = Word(
+    "NAME", lambda context, _: dict.fromkeys(_stored(context, lambda store: store.known_names()))
+)
+"""Of a host that scout saw."""
+VARIABLE = Word("VAR", lambda *_: dict.fromkeys(sorted(os.environ)))
+"""The name of one, never what it holds."""
+INTERFACE = Word("NAME", _interfaces)
+PROFILE = Word("NAME|FILE", lambda *_: _shelf("profiles"), is_file=True)
+SWEEP = Word("SWEEP", lambda *_: _shelf("sweeps"), is_file=True)
+PRESET = Word("NAME", lambda *_: {name: row.get("why") for name, row in _table("presets").items()})
+GPU = Word(
+    "NAME", lambda *_: {name: f"{row['memory_gib']} GiB" for name, row in _table("gpus").items()}
+)
+MODEL = Word("MODEL", _models, is_file=True)
+QUANTIZATION = Word("NAME", _quantizations)
+CACHE_DTYPE = Word("NAME", _cache_dtypes)
+PERSONALITY = Word("PERSONALITY", _personalities)
+VERB = Word("VERB", _verbs)
+
+
+# --- options that are the same everywhere -----------------------------------------------------------------
+
 database_option = advanced(
     "--db",
     "database",
@@ -117,15 +283,17 @@ database_option = advanced(
     type=click.Path(dir_okay=False, path_type=Path),
     help="The SQLite file, made on first use.",
 )
+hosts_argument = click.argument("hosts", nargs=-1, type=HOSTS)
+"""Files, `-` for standard input, or URLs: `inputs.hosts_from` reads them."""
+
+
+def json_option(each: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command `--json`; `each`: what an object is of, e.g., `a host`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object {each}.")
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--insecure` and `--ca`."""
-    trust = advanced(
-        "--ca",
-        metavar="FILE",
-        shell_complete=suggestions.file,
-        help="Trust the certificates in this file, too.",
-    )
+    trust = advanced("--ca", type=FILE, help="Trust the certificates in this file, too.")
     accept = advanced("--insecure", is_flag=True, help="Accept any TLS certificate.")
     return accept(trust(command))

@@ -3,40 +3,38 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import SIZE
+from toolkit.cli.options import MODEL, QUANTIZATION, SIZE, json_option
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolkit.serving.preflight.check import Check, Needs
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command("preflight", cls=Command, short_help="Say whether this machine is fit to serve.")
-@click.option(
-    "--model",
-    metavar="MODEL",
-    shell_complete=suggestions.model,
-    help="What will be served: its weights need room.",
-)
+@click.option("--model", type=MODEL, help="What will be served: its weights need room.")
 @click.option(
     "--port",
     "ports",
     type=click.IntRange(1, 65_535),
     multiple=True,
     default=(8000,),
-    show_default=True,
     help="To be listened on; may be repeated.",
 )
 @advanced(
     "--host",
     metavar="ADDRESS",
     default="0.0.0.0",  # noqa: S104 (asked about, not bound)
-    show_default=True,
     help="Where clients will be taken.",
 )
 @click.option(
@@ -44,16 +42,10 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     "--for",
     type=click.IntRange(1, 100_000),
     default=256,
-    show_default=True,
     help="Clients at the same time.",
 )
 @advanced("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
-@advanced(
-    "--quantization",
-    metavar="NAME",
-    shell_complete=suggestions.quantization,
-    help="As in `toolkit plan`: fp8, awq ...",
-)
+@advanced("--quantization", type=QUANTIZATION, help="As in `toolkit plan`: fp8, awq ...")
 @advanced(
     "-tp",
     "--tensor-parallel-size",
@@ -61,7 +53,6 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     "tp",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="GPUs that share the weights.",
 )
 @advanced(
@@ -69,17 +60,11 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     type=click.Path(path_type=Path, file_okay=False),
     help="Where models go.  [default: HF's cache]",
 )
-@advanced(
-    "--vllm",
-    metavar="COMMAND",
-    default="vllm",
-    show_default=True,
-    help="The command that starts vLLM.",
-)
+@advanced("--vllm", metavar="COMMAND", default="vllm", help="The command that starts vLLM.")
 @click.option("--cpu", is_flag=True, help="It will be served by the CPU.")
 @click.option("--sim", is_flag=True, help="The simulator will serve: neither GPU nor vLLM.")
 @click.option("--fix", is_flag=True, help="Do what needs no risk, then look again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a check.")
+@json_option("a check")
 def command(
     *,
     model: str | None,
@@ -118,8 +103,6 @@ def command(
     Exits with 1 when a check fails; a machine with warnings serves.
     """
     from toolkit.cli.waiting import waiting_for
-    from toolkit.plan.catalog import model_of
-    from toolkit.plan.weights import weights_bytes, weights_of_gpu
     from toolkit.serving.preflight.check import Needs
     from toolkit.serving.preflight.checks import checks
     from toolkit.serving.preflight.disk import with_weights
@@ -140,33 +123,23 @@ def command(
         needs = with_weights(needs, weights, of_gpu=-(-weights // tp))
     elif model is not None:
         try:
-            known = model_of(model)
+            needs = with_model(needs, model, quantization, tp)
         except ToolkitError as error:
             reason = f"({error.message}): give it by --weights"
             click.echo(f"The size of `{model}` is not known {reason}", err=True)
-        else:
-            shape, size = known.shape, known.on_disk
-            needs = with_weights(
-                needs,
-                weights_bytes(shape, quantization, on_disk=size),
-                of_gpu=weights_of_gpu(shape, quantization, tp=tp, on_disk=size),
-            )
 
     with waiting_for("Looking"):
         found = checks(needs)
     repairs: dict[str, tuple[bool, str]] = {}
+    """By the check's name: whether it was mended, and what was done."""
     if fix:
         with waiting_for("Fixing"):
             for check in found:
-                if check.status == "ok":
-                    continue
-                if check.repair is not None:
+                if check.status != "ok" and check.repair is not None:
                     repairs[check.check] = check.repair()
-                else:
-                    left = (
-                        f"left to you: {check.fix}" if check.fix else "no command helps from here"
-                    )
-                    repairs[check.check] = (False, left)
+                elif check.status != "ok":
+                    hint = f"left to you: {check.fix}" if check.fix else None
+                    repairs[check.check] = (False, hint or "no command helps from here")
             # the shell's limit of open files stays as it is, whatever this process lifts for itself
             found = (found[0], *checks(needs)[1:])
 
@@ -177,34 +150,51 @@ def command(
                 row["fixed"], row["repair"] = repairs[check.check]
             print_json(row)
     else:
-        from rich.text import Text
-
-        from toolkit.report.tables import Column, screen
-
-        titles = ("", "check", "what was found, and why it matters")
-        rows = [
-            (Text(check.status, style=COLOURS[check.status]), check.check, check.why)
-            for check in found
-        ]
-        console = screen()
-        console.table([Column(title=title) for title in titles], rows)
-        console.print()
-        # commands stand alone on their lines, whole, so that they can be pasted
-        commands: dict[str, list[str]] = {}
-        for check in found:
-            if check.status != "ok" and check.fix:
-                commands.setdefault(check.fix, []).append(check.check)
-        if commands:
-            click.echo("To fix it, paste:\n")
-            for line, names in commands.items():
-                click.echo(f"  # {', '.join(names)}\n  {line}")
-            click.echo()
-        ok, warned, failed = (sum(each.status == state for each in found) for state in COLOURS)
-        said = f"{ok} ok, {counted(warned, 'warning')}, {failed} failed"
-        what = model or "a model"
-        fit = f"not fit to serve {what}" if failed else f"fit to serve {what} to {users:,} users"
-        click.echo(f"{said}: {fit}.")
+        _print_table(found, model or "a model", users)
     for name, (is_done, text) in repairs.items():
         click.echo(f"{'Fixed' if is_done else 'Not fixed'}: {name}: {text}", err=True)
     if any(check.status == "fail" for check in found):
         sys.exit(1)
+
+
+def with_model(needs: "Needs", model: str, quantization: str | None, tp: int) -> "Needs":
+    """With the room that a model's weights take. Raises ToolkitError for one that the planner does not know."""
+    from toolkit.plan.catalog import model_of
+    from toolkit.plan.weights import weights_bytes, weights_of_gpu
+    from toolkit.serving.preflight.disk import with_weights
+
+    known = model_of(model)
+    return with_weights(
+        needs,
+        weights_bytes(known.shape, quantization, on_disk=known.on_disk),
+        of_gpu=weights_of_gpu(known.shape, quantization, tp=tp, on_disk=known.on_disk),
+    )
+
+
+def _print_table(found: "Sequence[Check]", what: str, users: int) -> None:
+    """What was found, and below it the commands that mend it."""
+    from rich.text import Text
+
+    from toolkit.report.tables import Column, screen
+
+    console = screen()
+    columns = [
+        Column("", lambda check: Text(check.status, style=COLOURS[check.status])),
+        Column("check", lambda check: check.check),
+        Column("what was found, and why it matters", lambda check: check.why),
+    ]
+    console.records(columns, found)
+    console.print()
+    # commands stand alone on their lines, whole, so that they can be pasted
+    fixes: dict[str, list[str]] = {}
+    for check in found:
+        if check.status != "ok" and check.fix:
+            fixes.setdefault(check.fix, []).append(check.check)
+    if fixes:
+        click.echo("To fix it, paste:\n")
+        for line, names in fixes.items():
+            click.echo(f"  # {', '.join(names)}\n  {line}")
+        click.echo()
+    ok, warned, failed = (sum(each.status == state for each in found) for state in COLOURS)
+    fit = f"not fit to serve {what}" if failed else f"fit to serve {what} to {users:,} users"
+    click.echo(f"{ok} ok, {counted(warned, 'warning')}, {failed} failed: {fit}.")

@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.cli.children import LOOPBACK, answers, free_port, refuse_dead, server
+from toolkit.cli.children import LOOPBACK, answers, free_port, server, wait_until_up
 from toolkit.errors import ToolkitError
 
 NAME = "real"
@@ -40,25 +39,21 @@ def real_host(home: Path, folder: Path) -> Iterator[str]:
     words += ["--served-model-name", MODEL, "--host", LOOPBACK, "--port", str(port), *FLAGS]
     log, url = folder / "vllm.log", f"http://{LOOPBACK}:{port}"
     with server(words, folder, log, environment(folder)) as process:
-        give_up_s = time.monotonic() + START_LIMIT_S
-        while not answers(f"{url}/health"):
-            refuse_dead(process, "vLLM", log)
-            if time.monotonic() > give_up_s:
-                raise ToolkitError(
-                    f"vLLM was not healthy after {START_LIMIT_S:.0f} s",
-                    "Leave `--real` out; `--keep` leaves its log",
-                )
-            time.sleep(0.25)
+        wait_until_up(
+            process,
+            "vLLM",
+            log,
+            lambda: answers(f"{url}/health"),
+            limit_s=START_LIMIT_S,
+            hint="Leave `--real` out; `--keep` leaves its log",
+        )
         yield f"{NAME} {url}\n"
 
 
 def environment(folder: Path) -> dict[str, str]:
     """What vLLM writes beside its own folder (caches, sockets, telemetry's files) goes into `folder`, and it calls nobody."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("VLLM_", "XDG_", "HF_"))
-    }
+    own = ("VLLM_", "XDG_", "HF_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return kept | {
         "HOME": str(folder),
         "TMPDIR": str(folder),

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Group
 from toolkit.cli.named_run import run_of
-from toolkit.cli.options import Written, database_option
+from toolkit.cli.options import VERB, Written, database_option, json_option, run_word
 from toolkit.cli.output import json_line, print_json
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
@@ -45,13 +44,8 @@ LIVE_S = 60.0
     short_help="List, export, merge and prune what was measured.",
     invoke_without_command=True,
 )
-@click.option(
-    "--verb",
-    metavar="VERB",
-    shell_complete=suggestions.verb,
-    help="Only runs of this command, e.g., `blast`.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run.")
+@click.option("--verb", type=VERB, help="Only runs of this command, e.g., `blast`.")
+@json_option("a run")
 @database_option
 @click.pass_context
 def command(context: click.Context, verb: str | None, as_json: bool, database: Path) -> None:
@@ -71,7 +65,7 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
     from toolkit.store import Store
 
     with waiting_for("Counting"), Store.open_readonly(database) as store:
-        runs = _listed(store, store.runs(verb=verb))
+        runs = listed(store, store.runs(verb=verb))
     if as_json:
         for run in runs:
             print_json(asdict(run))
@@ -84,38 +78,26 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
         return
     from toolkit.report.tables import Column, screen
 
-    columns = [
-        Column(title="run"),
-        Column(title="verb"),
-        Column(title="began"),
-        Column(title="took", right=True),
-        Column(title="hosts", right=True, spare=1),
-        Column(title="requests", right=True),
-        Column(title="errors", right=True),
-        Column(title="client ok", spare=2),
-    ]
+    def took(run: Listed) -> str:
+        seconds = DASH
+        if run.took_s is not None and run.took_s < 60:
+            seconds = f"{run.took_s:.1f} s"
+        elif run.took_s is not None:
+            seconds = stopwatch(round(run.took_s), shows_hours=True)
+        return seconds + {"ended": "", "on": ", still on", "cut": ", cut off"}[run.state]
+
     health = {True: "yes", False: "no: the limit", None: DASH}
-    rows = []
-    for run in runs:
-        if run.took_s is None:
-            took = DASH
-        elif run.took_s < 60:
-            took = f"{run.took_s:.1f} s"
-        else:
-            took = stopwatch(round(run.took_s), shows_hours=True)
-        rows.append(
-            [
-                run.run,
-                run.verb,
-                date_and_time(run.started_at),
-                took + {"ended": "", "on": ", still on", "cut": ", cut off"}[run.state],
-                f"{run.hosts:,}",
-                f"{run.requests:,}",
-                f"{run.errors:,}",
-                health[run.client_ok],
-            ]
-        )
-    screen().table(columns, rows)
+    columns = [
+        Column("run", lambda run: run.run),
+        Column("verb", lambda run: run.verb),
+        Column("began", lambda run: date_and_time(run.started_at)),
+        Column("took", took, right=True),
+        Column("hosts", lambda run: f"{run.hosts:,}", right=True, spare=1),
+        Column("requests", lambda run: f"{run.requests:,}", right=True),
+        Column("errors", lambda run: f"{run.errors:,}", right=True),
+        Column("client ok", lambda run: health[run.client_ok], spare=2),
+    ]
+    screen().records(columns, runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +128,7 @@ class Listed:
         )
 
 
-def _listed(store: "Store", runs: Iterable[Run]) -> list[Listed]:
+def listed(store: "Store", runs: Iterable[Run]) -> list[Listed]:
     """Count what is stored of runs."""
     from toolkit.serving.processes import still_runs
 
@@ -202,7 +184,7 @@ USUAL_ROWS: dict[str, Rows] = {"blast": "tallies", "capture": "requests"}
 
 
 @command.command("export", short_help="Write a run's rows as CSV or JSON lines.")
-@click.argument("run_id", metavar="RUN", shell_complete=suggestions.run())
+@click.argument("run_id", metavar="RUN", type=run_word())
 @click.option("--csv", "format_", flag_value="csv", help="With a header line.  [default]")
 @click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object a line.")
 @click.option(
@@ -381,7 +363,7 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
     with Store.open(database) as store:
         for other in others:
             with waiting_for("Counting"), Store.open_readonly(other) as theirs:
-                runs = _listed(theirs, reversed(theirs.runs()))
+                runs = listed(theirs, reversed(theirs.runs()))
             copied = 0
             with waiting_for("Copying"), store.beside(other):
                 for run in runs:
@@ -464,7 +446,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
                 oldest = [run.id for run in reversed(runs[1:])]
                 sizes = store.used_bytes_without(oldest, enough=int(amount))
                 doomed = runs[len(runs) - len(sizes) :]
-            found = _listed(store, reversed(doomed))
+            found = listed(store, reversed(doomed))
         for run in found:
             if run.state == "on":
                 raise ToolkitError(
@@ -504,7 +486,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
                 click.echo(f"Deleted {counted(gone, 'sighting')}", err=True)
 
         with waiting_for("Writing the file anew"):
-            if any(run.state == "on" for run in _listed(store, store.runs())):
+            if any(run.state == "on" for run in listed(store, store.runs())):
                 click.echo(
                     f"`{database}` keeps its size while a run is on; new rows fill the room, and another "
                     "`toolkit runs prune` gives it back later",

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
-from toolkit.cli.options import DURATION, database_option, tls_options
+from toolkit.cli.options import (
+    DURATION,
+    HOST,
+    database_option,
+    hosts_argument,
+    json_option,
+    tls_options,
+)
 from toolkit.errors import ToolkitError
 from toolkit.records import Sighting
 from toolkit.units import DASH
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console, RenderableType
     from rich.text import Text
@@ -40,10 +46,8 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 @click.command(
     "scout", cls=Command, short_help="Look at every host: what it is, how full, what changed."
 )
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
-@advanced(
-    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one host."
-)
+@hosts_argument
+@advanced("--timeout", type=DURATION, default="5s", help="For all pages of one host.")
 @click.option("--interval", type=DURATION, help="Look twice, this far apart, and show true rates.")
 @click.option(
     "--watch",
@@ -54,12 +58,9 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
     "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
 )
 @click.option(
-    "--history",
-    metavar="NAME",
-    shell_complete=suggestions.host,
-    help="Show from the database how a host changed; contact nobody.",
+    "--history", type=HOST, help="Show from the database how a host changed; contact nobody."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
+@json_option("a host")
 @database_option
 @click.option(
     "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."
@@ -110,7 +111,7 @@ def command(
     from toolkit.cli.output import print_json
     from toolkit.cli.waiting import waiting_for
     from toolkit.report.tables import screen
-    from toolkit.scout.look import QuietMoments, Scout
+    from toolkit.scout.scrape import Pacing, Scout
     from toolkit.scout.watch import HostWatch
     from toolkit.store import Store
 
@@ -137,10 +138,10 @@ def command(
         nullcontext() if no_store else Store.open(database) as store,
         table or waiting_for("Looking", shown=not watch),
     ):
-        quiet = QuietMoments()
+        pacing = Pacing()
         last = {host.name: store.last_telling(host.name, host.url) for host in found if store}
         following = HostWatch(
-            [Scout(host, tls, keys.get(host.name), timeout, quiet) for host in found],
+            [Scout(host, tls, keys.get(host.name), timeout, pacing) for host in found],
             before={name: sighting for name, sighting in last.items() if sighting},
             keep=lambda batch: store.add_sightings(batch, found) if store else None,
             show=show,
@@ -186,29 +187,16 @@ def _show_history(name: str, database: Path, *, as_json: bool) -> None:
             print_json(as_object(sighting))
         return
     columns = [
-        Column(title="from"),
-        Column(title="to", spare=2),
-        Column(title="looks", right=True, spare=1),
-        Column(title="status"),
-        Column(title="engine", spare=4, widest=WIDEST_NAME),
-        Column(title="model", spare=3, widest=WIDEST_NAME),
-        Column(title="requests", right=True, spare=1),
-        Column(title="what changed"),
+        Column("from", lambda row: clock_time(row.first.at)),
+        Column("to", lambda row: clock_time(row.last.at), spare=2),
+        Column("looks", lambda row: f"{row.sightings:,}", right=True, spare=1),
+        Column("status", lambda row: _status(row.first)),
+        Column("engine", lambda row: _engine(row.first), spare=4, widest=WIDEST_NAME),
+        Column("model", lambda row: _model(row.first), spare=3, widest=WIDEST_NAME),
+        Column("requests", lambda row: whole(row.last.requests_total), right=True, spare=1),
+        Column("what changed", lambda row: "; ".join(row.changes)),
     ]
-    rows: list[list[str | Text]] = [
-        [
-            clock_time(each.first.at),
-            clock_time(each.last.at),
-            f"{each.sightings:,}",
-            _status(each.first),
-            _engine(each.first),
-            _model(each.first),
-            whole(each.last.requests_total),
-            "; ".join(each.changes),
-        ]
-        for each in chapters(sightings)
-    ]
-    screen().table(columns, rows)
+    screen().records(columns, chapters(sightings))
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -219,48 +207,39 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
     from rich.console import Group
     from rich.text import Text
 
-    from toolkit.report.tables import Column, notes, table_of
+    from toolkit.report.tables import Column, notes, record_table
     from toolkit.safe_text import printable
     from toolkit.units import latency, per_second, percent, whole
 
-    def quantile(value: float | None, below: float | None, above: float | None) -> str:
+    def ttft(seen: Sighting, which: str) -> str:
         """A quantile, or the edge of the first or last bucket in which it sits."""
-        if below is not None:
-            return f"<{latency(below)}"
-        if above is not None:
-            return f">{latency(above)}"
-        return latency(value)
+        for sign in ("below", "above"):
+            edge = getattr(seen, f"ttft_{which}_{sign}_ms")
+            if edge is not None:
+                return f"{'<' if sign == 'below' else '>'}{latency(edge)}"
+        return latency(getattr(seen, f"ttft_{which}_ms"))
 
-    columns: list[tuple[Column, Callable[[Sighting], str | Text]]] = [
-        (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name),
-        (Column(title="status"), _status),
-        (Column(title="engine", spare=6, widest=WIDEST_NAME), _engine),
-        (Column(title="model", spare=4, widest=WIDEST_NAME), _model),
-        (Column(title="length", right=True, spare=8), lambda seen: whole(seen.max_model_len)),
-        (Column(title="KV tokens", right=True, spare=5), lambda seen: whole(seen.kv_cache_tokens)),
-        (Column(title="KV", right=True), lambda seen: percent(seen.kv_cache_usage)),
-        (Column(title="run", right=True), lambda seen: whole(seen.running)),
-        (Column(title="wait", right=True), lambda seen: whole(seen.waiting)),
-        (
-            Column(title="prefix hits", right=True, spare=7),
-            lambda seen: percent(seen.prefix_hit_ratio),
-        ),
-        (
-            Column(title="TTFT p50", right=True),
-            lambda seen: quantile(seen.ttft_p50_ms, seen.ttft_p50_below_ms, seen.ttft_p50_above_ms),
-        ),
-        (
-            Column(title="p95", right=True, spare=3),
-            lambda seen: quantile(seen.ttft_p95_ms, seen.ttft_p95_below_ms, seen.ttft_p95_above_ms),
-        ),
-        (Column(title="queue", right=True, spare=9), lambda seen: latency(seen.queue_mean_ms)),
-        (Column(title="requests", right=True, spare=1), lambda seen: whole(seen.requests_total)),
-        (Column(title="latency", right=True, spare=2), lambda seen: latency(seen.latency_ms)),
+    columns = [
+        Column("host", lambda seen: seen.name, widest=WIDEST_NAME),
+        Column("status", _status),
+        Column("engine", _engine, spare=6, widest=WIDEST_NAME),
+        Column("model", _model, spare=4, widest=WIDEST_NAME),
+        Column("length", lambda seen: whole(seen.max_model_len), right=True, spare=8),
+        Column("KV tokens", lambda seen: whole(seen.kv_cache_tokens), right=True, spare=5),
+        Column("KV", lambda seen: percent(seen.kv_cache_usage), right=True),
+        Column("run", lambda seen: whole(seen.running), right=True),
+        Column("wait", lambda seen: whole(seen.waiting), right=True),
+        Column("prefix hits", lambda seen: percent(seen.prefix_hit_ratio), right=True, spare=7),
+        Column("TTFT p50", lambda seen: ttft(seen, "p50"), right=True),
+        Column("p95", lambda seen: ttft(seen, "p95"), right=True, spare=3),
+        Column("queue", lambda seen: latency(seen.queue_mean_ms), right=True, spare=9),
+        Column("requests", lambda seen: whole(seen.requests_total), right=True, spare=1),
+        Column("latency", lambda seen: latency(seen.latency_ms), right=True, spare=2),
     ]
     if any(sighting.interval_s is not None for sighting in sightings):  # two looks were taken
         columns += [
-            (Column(title="req/s", right=True), lambda seen: per_second(seen.requests_per_s)),
-            (Column(title="tok/s", right=True), lambda seen: per_second(seen.output_tokens_per_s)),
+            Column("req/s", lambda seen: per_second(seen.requests_per_s), right=True),
+            Column("tok/s", lambda seen: per_second(seen.output_tokens_per_s), right=True),
         ]
     reasons = [(seen.name, seen.status, seen.error) for seen in sightings if seen.error]
     findings = [(seen.name, each.code, each.text) for seen in sightings for each in seen.findings]
@@ -272,7 +251,7 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
         most_names=NAMES_IN_A_NOTE,
     )
     blank = [Text()] if reasons or findings else []
-    return Group(table_of(columns, sightings, console), *blank, *lines)
+    return Group(record_table(columns, sightings, console), *blank, *lines)
 
 
 def _status(sighting: Sighting) -> "Text":
@@ -314,6 +293,14 @@ class LiveTable:
             self._live.start()
         return self
 
+    def __exit__(self, *details: object) -> None:
+        if self._soon:
+            self._soon.cancel()
+        if self._sightings:
+            self._draw()
+        if self._live:
+            self._live.stop()
+
     def show(self, sightings: "Sequence[Sighting]") -> None:
         """Take what is known now; what comes while the screen rests is drawn together."""
         from asyncio import get_running_loop
@@ -342,11 +329,3 @@ class LiveTable:
             self._console.print(picture)
         self._soon, self._drawn_at = None, time.monotonic()
         self._rest_s = max(REDRAW_S, (self._drawn_at - began) / REDRAW_SHARE)
-
-    def __exit__(self, *details: object) -> None:
-        if self._soon:
-            self._soon.cancel()
-        if self._sightings:
-            self._draw()
-        if self._live:
-            self._live.stop()

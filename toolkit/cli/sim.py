@@ -5,20 +5,18 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, Group, advanced
-from toolkit.cli.options import DURATION
+from toolkit.cli.options import DURATION, PERSONALITY, VARIABLE, json_option
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from toolkit.sim.app import Fleet, SimServer
     from toolkit.sim.presets import Setup
@@ -78,7 +76,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="Name the personalities.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a personality.")
+@json_option("a personality")
 def list_(as_json: bool) -> None:
     """Name the personalities and what they do.
 
@@ -94,62 +92,48 @@ def list_(as_json: bool) -> None:
         for name, preset in PRESETS.items():
             print_json({"name": name, "summary": preset["summary"], "model": preset["root"]})
         return
-    columns = [Column(title="name"), Column(title="what it does")]
+    columns = [Column("name"), Column("what it does")]
     screen().table(columns, [[name, preset["summary"]] for name, preset in PRESETS.items()])
 
 
-def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
-    """Options that one server and a fleet have in common; `_changes` reads them."""
-    for option in reversed(
-        (
-            advanced(
-                "--host",
-                metavar="ADDRESS",
-                default="127.0.0.1",
-                show_default=True,
-                help="Where clients are taken.",
-            ),
-            advanced(
-                "--model", metavar="NAME", help="Served name instead of the personality's own."
-            ),
-            advanced(
-                "--dialect",
-                type=click.Choice(("v0", "v1", "rust")),
-                default="v1",
-                show_default=True,
-                help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
-            ),
-            advanced(
-                "--api-key-env",
-                metavar="VAR",
-                shell_complete=suggestions.variable,
-                help="Ask for the API key that this variable holds.",
-            ),
-            advanced(
-                "--time-scale",
-                type=click.FloatRange(min=0.0001),
-                default=1.0,
-                show_default=True,
-                help="0.1 runs ten times as fast.",
-            ),
-            advanced("--seed", type=int, default=0, show_default=True, help="For all dice."),
-            click.option(
-                "--load",
-                type=click.IntRange(min=0),
-                default=0,
-                show_default=True,
-                help="Synthetic clients a server, past HTTP: its counters move by themselves.",
-            ),
-            click.option(
-                "--set",
-                "settings",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
-            ),
-            click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
-        )
-    ):
+SHARED = (
+    advanced("--host", metavar="ADDRESS", default="127.0.0.1", help="Where clients are taken."),
+    advanced("--model", metavar="NAME", help="Served name instead of the personality's own."),
+    advanced(
+        "--dialect",
+        type=click.Choice(("v0", "v1", "rust")),
+        default="v1",
+        help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
+    ),
+    advanced("--api-key-env", type=VARIABLE, help="Ask for the API key that this variable holds."),
+    advanced(
+        "--time-scale",
+        type=click.FloatRange(min=0.0001),
+        default=1.0,
+        help="0.1 runs ten times as fast.",
+    ),
+    advanced("--seed", type=int, default=0, help="For all dice."),
+    click.option(
+        "--load",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Synthetic clients a server, past HTTP: its counters move by themselves.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
+    ),
+    click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
+)
+"""Options that one server and a fleet have in common; `_changes` reads them."""
+
+
+def shared_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all of them."""
+    for option in reversed(SHARED):
         function = option(function)
     return function
 
@@ -158,26 +142,18 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
 @click.option(
     "--personality",
     metavar="NAME",
-    shell_complete=suggestions.personality,
+    type=PERSONALITY,
     default="gptq-int4",
-    show_default=True,
     help="See `toolkit sim list`.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
-    show_default=True,
     help="To listen on; 0 takes any free one.",
 )
-@_shared
-@advanced(
-    "--engines",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Data-parallel engines.",
-)
+@shared_options
+@advanced("--engines", type=click.IntRange(min=1), default=1, help="Data-parallel engines.")
 @advanced(
     "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
 )
@@ -185,13 +161,10 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
 @advanced("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
 def serve(
     personality: str,
-    port: int,
-    engines: int,
     startup: float | None,
     no_stats: bool,
-    cache_header: bool,
     seconds: float | None,
-    **shared: Any,
+    **settings: Any,
 ) -> None:
     """Serve one until a signal or for some seconds; print its URL once it listens (the help text is SERVE_HELP)."""
     import asyncio
@@ -200,24 +173,12 @@ def serve(
     from toolkit.sim.presets import setup_for
 
     async def run(setup: "Setup") -> None:
-        async with _stop_signal() as stop, SimServer(setup) as server, _change_signal(server):
-            listening = asyncio.create_task(server.listening.wait())
-            stopped = asyncio.create_task(_wait(stop, seconds))
-            await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                click.echo(server.url)
-            await stopped
-            listening.cancel()
+        server = SimServer(setup)
+        await _serve(server, server.listening.wait, lambda: click.echo(server.url), seconds)
 
-    with _told():
-        own: dict[str, Any] = {
-            "port": port,
-            "engines": engines,
-            "startup_s": startup or 0.0,
-            "stats": not no_stats,
-            "cache_header": cache_header,
-        }
-        asyncio.run(run(setup_for(personality, **(own | _changes(**shared)))))
+    with errors_for_users():
+        changes = {"startup_s": startup or 0.0, "stats": not no_stats, **_changes(**settings)}
+        asyncio.run(run(setup_for(personality, **changes)))
 
 
 class FleetCommand(Command):
@@ -243,85 +204,93 @@ class FleetCommand(Command):
     help=FLEET_HELP,
     short_help="Serve several simulated ones, and name them.",
 )
-@click.argument("names", nargs=-1, shell_complete=suggestions.personality)
+@click.argument("names", nargs=-1, metavar="[NAMES]...", type=PERSONALITY)
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="The first of a row; 0: any free ones.",
+    "--port", type=click.IntRange(0, 65535), default=0, help="The first of a row; 0: any free ones."
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the hosts.txt there instead.",
 )
-@_shared
+@shared_options
 @click.pass_context
 def fleet(
     ctx: click.Context,
     /,
     names: tuple[str, ...],
-    port: int,
     out: Path | None,
     seconds: float | None,
-    **shared: Any,
+    **settings: Any,
 ) -> None:
     """Serve a fleet, alone or beside a command (the help text is FLEET_HELP)."""
     import asyncio
 
+    from toolkit.sim.app import Fleet
     from toolkit.sim.presets import setups_for
 
     words: list[str] = ctx.meta.get("command", [])
-    key = f"api_key_env={shared['api_key_env']}" if shared["api_key_env"] else ""
+    variable = settings["api_key_env"]
+    key = f"api_key_env={variable}" if variable else ""
     if words and seconds:
         raise click.UsageError("`--for` does not go with a command: the fleet ends when that does")
-    with _told():
-        setups = setups_for(names, port=port, **_changes(**shared))
+
+    async def run(setups: "dict[str, Setup]") -> int:
+        running = Fleet(setups)
         if words:
-            sys.exit(asyncio.run(_run_beside(setups, words, out, key)))
-        asyncio.run(_serve_fleet(setups, out, seconds, key))
+            return await _run_beside(running, words, out, key)
+        listening = asyncio.Event()
+        listening.set()  # a fleet listens once it is entered
+        await _serve(running, listening.wait, lambda: _publish(running.hosts(key), out), seconds)
+        return 0
+
+    with errors_for_users():
+        sys.exit(asyncio.run(run(setups_for(names, **_changes(**settings)))))
 
 
-async def _serve_fleet(
-    setups: "dict[str, Setup]", out: Path | None, seconds: float | None, key: str
+async def _serve(
+    server: "SimServer | Fleet",
+    listens: "Callable[[], Awaitable[object]]",
+    publish: Callable[[], None],
+    seconds: float | None,
 ) -> None:
-    """Serve a fleet until a signal or for some seconds; print or write its hosts.txt first."""
+    """Serve until Ctrl-C, SIGTERM or for some seconds, and publish it once it listens; a signal ends one that still starts, too."""
     import asyncio
 
-    from toolkit.sim.app import Fleet
+    from toolkit.cli.signals import END_SIGNALS
+
+    loop = asyncio.get_running_loop()
 
     async def serve() -> None:
-        async with Fleet(setups) as running, _change_signal(running):
-            _publish(running.hosts(key), out)
-            await _wait(asyncio.Event(), seconds)
+        async with server:
+            # switchers fall: practice for the moment at which somebody else's server goes down
+            loop.add_signal_handler(signal.SIGUSR1, server.change_now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await listens()
+                    publish()
+                    await asyncio.Event().wait()
 
-    async with _stop_signal() as stop:
-        serving = asyncio.create_task(serve())
-        stopped = asyncio.create_task(stop.wait())
-        # a signal ends a fleet that is still starting, too
-        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, stopped):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+    serving = asyncio.create_task(serve())
+    for number in END_SIGNALS:
+        loop.add_signal_handler(number, lambda: serving.cancelling() or serving.cancel())
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
-async def _run_beside(
-    setups: "dict[str, Setup]", words: "Sequence[str]", out: Path | None, key: str
-) -> int:
+async def _run_beside(fleet: "Fleet", words: "Sequence[str]", out: Path | None, key: str) -> int:
     """Run a command while the fleet serves; its exit code as a shell would tell it."""
     import asyncio
     import tempfile
 
-    from toolkit.sim.app import Fleet
-
+    loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
         hosts = Path(folder) / "hosts.txt"
-        async with Fleet(setups) as running, _change_signal(running):
+        async with fleet:
+            loop.add_signal_handler(signal.SIGUSR1, fleet.change_now)
             for file in (hosts, out):
                 if file:
-                    _publish(running.hosts(key), file)
+                    _publish(fleet.hosts(key), file)
             beside = str(Path(sys.executable).parent)  # where this environment keeps `toolkit`
             path = os.pathsep.join((beside, os.environ.get("PATH", os.defpath)))
             try:
@@ -340,14 +309,11 @@ async def _run_beside(
                     child.terminate()
 
             # the command decides when to end: a terminal's Ctrl-C reaches it anyway
-            loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGINT, lambda: None)
             loop.add_signal_handler(signal.SIGTERM, pass_on)
-            try:
-                code = await child.wait()
-            finally:
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.remove_signal_handler(number)
+            code = await child.wait()
+            loop.remove_signal_handler(signal.SIGINT)
+            loop.remove_signal_handler(signal.SIGTERM)
     return 128 - code if code < 0 else code
 
 
@@ -369,56 +335,17 @@ def _publish(hosts: str, out: Path | None) -> None:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise ToolkitError(
-            f"`{out}` cannot be written: {reason_of(error)}",
-            "Name another file with `--out`",
+            f"`{out}` cannot be written: {reason_of(error)}", "Name another file with `--out`"
         ) from error
-
-
-@contextlib.asynccontextmanager
-async def _stop_signal() -> "AsyncIterator[asyncio.Event]":
-    """Set the event on Ctrl-C or SIGTERM, so that everything is closed and the exit code is 0."""
-    import asyncio
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-@contextlib.asynccontextmanager
-async def _change_signal(running: "SimServer | Fleet") -> AsyncIterator[None]:
-    """Let switchers fall on SIGUSR1: practice for the moment at which somebody else's server goes down."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, running.change_now)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGUSR1)
-
-
-async def _wait(stop: "asyncio.Event", seconds: float | None) -> None:
-    import asyncio
-
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
 
 
 def _changes(
     *, settings: tuple[str, ...], api_key_env: str | None, model: str | None, **shared: Any
 ) -> dict[str, Any]:
-    """Turn shared options into the changes that a Setup takes; --set has the last word."""
+    """Turn options into the changes that a Setup takes; --set has the last word."""
     from toolkit.sim.presets import SETTINGS
 
-    changes = dict(shared)
-    if model:
-        changes["model"] = model
+    changes = shared | ({"model": model} if model else {})
     if api_key_env:
         changes["api_key"] = os.environ.get(api_key_env, "").strip()
         if not changes["api_key"]:
@@ -439,21 +366,22 @@ def _changes(
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def errors_for_users() -> Iterator[None]:
     """Say what a user can mend in the toolkit's own voice."""
     from socket import gaierror
 
     try:
         yield
     except ValueError as error:
-        said = str(error)
-        hint = next((hint for words, hint in HINTS.items() if words in said), SETTING_HINT)
-        raise ToolkitError(said, hint) from error
+        wrong = str(error)
+        hint = next((hint for words, hint in HINTS.items() if words in wrong), SETTING_HINT)
+        raise ToolkitError(wrong, hint) from error
     except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise ToolkitError(str(error.strerror), PORT_HINT) from error
         # EINVAL: `fe80::1`, which is no address without its link
-        nowhere = error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL)
-        if nowhere or isinstance(error, gaierror):
-            raise ToolkitError(str(error.strerror), HOST_HINT) from error
-        raise
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            hint = PORT_HINT
+        elif error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL) or isinstance(error, gaierror):
+            hint = HOST_HINT
+        else:
+            raise
+        raise ToolkitError(str(error.strerror), hint) from error

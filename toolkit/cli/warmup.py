@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import (
@@ -17,7 +16,16 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, LEVELS, database_option, tls_options
+from toolkit.cli.options import (
+    DURATION,
+    LEVELS,
+    PROFILE,
+    database_option,
+    hosts_argument,
+    json_option,
+    run_word,
+    tls_options,
+)
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -39,12 +47,13 @@ KINDS = {"structured": " structured", "long": " long"}
 @click.command(
     "warmup", cls=Command, short_help="Ask servers until they are warm; cold against warm."
 )
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
+@hosts_argument
 @advanced(
     "--concurrency",
     type=LEVELS,
     default=(),
     metavar="1,2,4,...",
+    show_default=False,
     help=f"Requests at once, one level after the other.  [default: doubling to {MOST_AT_ONCE}]",
 )
 @click.option(
@@ -54,8 +63,7 @@ KINDS = {"structured": " structured", "long": " long"}
 )
 @click.option(
     "--profile",
-    metavar="NAME|FILE",
-    shell_complete=suggestions.profile,
+    type=PROFILE,
     help="Whose prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  [default: plain ones]",
 )
 @click.option(
@@ -66,7 +74,7 @@ KINDS = {"structured": " structured", "long": " long"}
 @advanced(
     "--run",
     metavar="RUN",
-    shell_complete=suggestions.run("capture"),
+    type=run_word("capture", "proxy"),
     help="With --seen: of this capture.  [default: the newest]",
 )
 @advanced("--stream/--no-stream", default=None, help="Stream all, or none.  [default: both]")
@@ -78,29 +86,22 @@ KINDS = {"structured": " structured", "long": " long"}
     "--max-tokens",
     type=click.IntRange(1, 1_000_000),
     default=32,
-    show_default=True,
     help="Per answer, but for the clients' own requests.",
 )
 @advanced(
     "--tolerance",
     type=click.FloatRange(0.01, 1.0),
     default=0.2,
-    show_default=True,
     help="Two rounds agree when they differ by less than this share.",
 )
 @advanced(
-    "--rounds",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Most, of the highest concurrency.",
+    "--rounds", type=click.IntRange(1, 1000), default=8, help="Most, of the highest concurrency."
 )
 @click.option(
     "--limit",
     "limit_s",
     type=DURATION,
     default="10m",
-    show_default=True,
     help="For all of it: a cold server may take minutes for its first answer.",
 )
 @advanced(
@@ -112,7 +113,7 @@ KINDS = {"structured": " structured", "long": " long"}
 @advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
+@json_option("a host")
 @database_option
 @tls_options
 def command(
@@ -145,6 +146,7 @@ def command(
           what the last capture or proxy saw, from the database
       toolkit warmup hosts.txt --json
     """
+    # `setting`: fields of WarmSetting
     if seen and profile:
         raise click.UsageError("--seen and --profile are two sources of prompts; choose one")
     if run and not seen:
@@ -167,7 +169,6 @@ def command(
         raise click.UsageError("--log is one server's; name one host with it")
     clients = _clients_requests(database, run) if seen else None
     keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
-    # `setting`: fields of WarmSetting
     warm = WarmSetting(
         concurrency=concurrency or doubling(max_num_seqs or MOST_AT_ONCE),
         profile=profile,
@@ -219,28 +220,19 @@ def command(
         sys.exit(FAILED)
 
 
-def _clients_requests(database: Path, run: str | None) -> "SeenWorkload":
+def _clients_requests(database: Path, run_id: str | None) -> "SeenWorkload":
     """The requests of a capture or a proxy. Raises ToolkitError where no text was kept."""
-    from toolkit.cli.named_run import newest_runs
+    from toolkit.cli.named_run import chosen_run
     from toolkit.serving.seen_requests import workload
     from toolkit.store import Store
 
     with Store.open_readonly(database) as store:
-        runs = [each for verb in ("capture", "proxy") for each in store.runs(verb=verb)]
-        runs.sort(key=lambda each: -each.started_at)
-        chosen = next((each.id for each in runs if run in (None, each.id)), None)
-        if chosen is None:
-            known = (
-                ", ".join(f"`{each.id}`" for each in newest_runs(store, "capture", "proxy"))
-                or "none yet"
-            )
-            what = f"no capture `{run}`" if run else "no capture"
-            raise ToolkitError(f"`{database}` holds {what}", f"Its newest: {known}")
-        asked = (seen.asked for seen in store.seen(chosen))
-        found = workload((one for one in asked if one is not None), f"seen-{chosen}")
+        run = chosen_run(store, run_id, database, "capture", "proxy")
+        asked = (seen.asked for seen in store.seen(run.id))
+        found = workload((one for one in asked if one is not None), f"seen-{run.id}")
     if found.profile is None:
         raise ToolkitError(
-            f"no chat's text was kept in capture `{chosen}`",
+            f"no chat's text was kept in {run.verb} `{run.id}`",
             "Texts are kept by, e.g., `toolkit capture --store-prompts`; or name a profile: `--profile contest`",
         )
     if found.left_out:
@@ -262,56 +254,45 @@ def _print_tables(results: "Sequence[Warmed]") -> None:
             return DASH
         return f"{value:,.0f}x" if value >= 10 else f"{value:.2g}x"
 
-    columns = [
-        Column(title="host", widest=40),
-        Column(title="at once", right=True),
-        Column(title="cold", right=True),
-        Column(title="warm", right=True),
-        Column(title="ratio", right=True),
-        Column(title="requests", right=True, spare=2),
-        Column(title="errors", right=True, spare=1),
-        Column(title="seeded", right=True, spare=3),
-        Column(title="state", widest=60),
-    ]
-    rows = []
-    for found in results:
-        is_streamed = found.measure == "ttft"
+    def state(found: "Warmed") -> str:
         settled = counted(sum(each.phase == "settle" for each in found.rounds), "round")
-        state = f"warm after {settled} at the top{'' if is_streamed else ' (E2E)'}"
-        rows.append(
-            [
-                found.name,
-                DASH if found.concurrency is None else str(found.concurrency),
-                latency(found.cold_ttft_ms if is_streamed else found.cold_e2e_ms),
-                latency(found.warm_ttft_ms if is_streamed else found.warm_e2e_ms),
-                times(found.ratio),
-                f"{found.requests:,}",
-                f"{found.errors:,}",
-                f"{found.seeded:,}",
-                found.error or state,
-            ]
-        )
-    console = screen()
-    console.table(columns, rows)
+        by = "" if found.measure == "ttft" else " (E2E)"
+        return found.error or f"warm after {settled} at the top{by}"
 
+    console = screen()
+    columns = [
+        Column("host", lambda found: found.name, widest=40),
+        Column("at once", lambda found: str(found.concurrency or DASH), right=True),
+        Column(
+            "cold",
+            lambda found: latency(
+                found.cold_ttft_ms if found.measure == "ttft" else found.cold_e2e_ms
+            ),
+            right=True,
+        ),
+        Column(
+            "warm",
+            lambda found: latency(
+                found.warm_ttft_ms if found.measure == "ttft" else found.warm_e2e_ms
+            ),
+            right=True,
+        ),
+        Column("ratio", lambda found: times(found.ratio), right=True),
+        Column("requests", lambda found: f"{found.requests:,}", right=True, spare=2),
+        Column("errors", lambda found: f"{found.errors:,}", right=True, spare=1),
+        Column("seeded", lambda found: f"{found.seeded:,}", right=True, spare=3),
+        Column("state", state, widest=60),
+    ]
+    console.records(columns, results)
     if len(results) == 1 and results[0].levels:
         word = "TTFT" if results[0].measure == "ttft" else "E2E"
-        columns = [
-            Column(title="at once"),
-            Column(title=f"cold {word}", right=True),
-            Column(title=f"warm {word}", right=True),
-            Column(title="ratio", right=True),
+        of_levels = [
+            Column("at once", lambda level: f"{level.concurrency}{KINDS.get(level.kind, '')}"),
+            Column(f"cold {word}", lambda level: latency(level.cold_ms), right=True),
+            Column(f"warm {word}", lambda level: latency(level.warm_ms), right=True),
+            Column("ratio", lambda level: times(level.ratio), right=True),
         ]
-        rows = [
-            [
-                f"{each.concurrency}{KINDS.get(each.kind, '')}",
-                latency(each.cold_ms),
-                latency(each.warm_ms),
-                times(each.ratio),
-            ]
-            for each in results[0].levels
-        ]
-        console.table(columns, rows)
+        console.records(of_levels, results[0].levels)
     console.print(LEGEND, style="dim")
 
     for found in results:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolkit.cli import suggestions
-from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
+from toolkit.cli.exit_codes import FAILED, WORKED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
-from toolkit.cli.options import DURATION, database_option
+from toolkit.cli.options import DURATION, PROFILE, VARIABLE, database_option, json_option
 from toolkit.cli.warmup import MOST_AT_ONCE
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import one_host
@@ -28,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
     """An option that is a time; `name`: of the parameter, as GuardSetting has it."""
-    return advanced(option, name, type=DURATION, default=default, show_default=True, help=help)
+    return advanced(option, name, type=DURATION, default=default, help=help)
 
 
 @click.command(
@@ -41,12 +40,7 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     metavar="NAME",
     help="How events call it: as in the hosts file.  [default: from the URL]",
 )
-@advanced(
-    "--api-key-env",
-    metavar="VAR",
-    shell_complete=suggestions.variable,
-    help="The variable that holds its key.",
-)
+@advanced("--api-key-env", type=VARIABLE, help="The variable that holds its key.")
 @advanced("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
 @duration("--look", "look_s", "1s", "Between two looks.")
 @duration(
@@ -74,21 +68,13 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     "--restarts",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
     help="So many within --within; one more is a crash loop, and it stays down.",
 )
 @duration("--within", "restarts_s", "10m", "See --restarts.")
 @duration("--stop-within", "stop_s", "10s", "SIGTERM to SIGKILL.")
 @duration("--ready", "ready_s", "30m", "Longest wait for /health.")
-@click.option(
-    "--warm/--no-warm", default=True, help="Warm it up after each start.  [default: warm]"
-)
-@click.option(
-    "--profile",
-    metavar="NAME|FILE",
-    shell_complete=suggestions.profile,
-    help="Whose prompts, as `toolkit warmup` has it.",
-)
+@click.option("--warm/--no-warm", default=True, help="Warm it up after each start.")
+@click.option("--profile", type=PROFILE, help="Whose prompts, as `toolkit warmup` has it.")
 @advanced("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
 @duration("--warm-limit", "warm_limit", "10m", "For all of it.")
 @click.option(
@@ -96,11 +82,10 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("data/watchdog.log"),
-    show_default=True,
     help="What COMMAND says.",
 )
 @click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
+@json_option("an event")
 @database_option
 @advanced("--no-store", is_flag=True, help="Keep nothing.")
 def command(
@@ -168,7 +153,7 @@ def command(
     occupy_standard_files()
     with EventKeeper(None if no_store else database) as keeper:
 
-        def tell(event: "Event") -> None:
+        def report(event: "Event") -> None:
             if as_json:
                 print_json(asdict(event))
             else:
@@ -176,19 +161,18 @@ def command(
                 click.echo(f"{time_of_day(event.at)} {event.name}: {what}{event.text}")
             keeper.keep(lambda store: store.add_event(event))
 
-        code = asyncio.run(
-            _watch(
-                host,
-                key,
-                GuardSetting(**guard),
-                tell,
-                command=command,
-                log=log,
-                ready_s=ready_s,
-                warming=warming if warm else None,
-                until_trouble=until_trouble,
-            )
+        watching = _watch(
+            host,
+            key,
+            GuardSetting(**guard),
+            report,
+            command=command,
+            log=log,
+            ready_s=ready_s,
+            warming=warming if warm else None,
+            until_trouble=until_trouble,
         )
+        code = asyncio.run(watching)
     sys.exit(code)
 
 
@@ -196,7 +180,7 @@ async def _watch(
     host: "Host",
     key: str | None,
     guard: "GuardSetting",
-    tell: "Callable[[Event], None]",
+    report: "Callable[[Event], None]",
     *,
     command: tuple[str, ...],
     log: Path,
@@ -206,14 +190,14 @@ async def _watch(
 ) -> int:
     """Watch until Ctrl-C or SIGTERM, or until there is no sense in it; the exit code. Raises ToolkitError where it stays down."""
     import asyncio
-    import signal
 
+    from toolkit.cli.signals import end_in_order
     from toolkit.cli.waiting import waiting_for
     from toolkit.serving.launch import Process, answer, ready
     from toolkit.serving.startup_log import cause
     from toolkit.serving.watchdog import GuardedEngine, LivenessProbe, ended, noticed, well_again
 
-    class Commanded(GuardedEngine):
+    class CommandEngine(GuardedEngine):
         """The server that the command starts."""
 
         async def start(self) -> float:
@@ -243,52 +227,44 @@ async def _watch(
             """As the command line says."""
             return None if warming is None else await warming().run()
 
-    engine = Commanded(host, key, guard, tell)
+    engine = CommandEngine(host, key, guard, report)
     in_trouble = False
 
-    async def only_watch(probe: LivenessProbe) -> int:
-        nonlocal in_trouble
-        while True:
-            trouble = await noticed(probe, guard)
-            in_trouble = True
-            engine.event("mark", f"in trouble: {trouble}")
-            if until_trouble:
-                return FAILED
-            await well_again(probe, guard.look_s)
-            in_trouble = False
-            engine.event("mark", "well again")
-
     async def run() -> int:
+        nonlocal in_trouble
         async with LivenessProbe(host, guard, key=key) as probe:
-            if not command:
-                with waiting_for(f"Watching {host.name}"):
-                    return await only_watch(probe)
-            # a first start that fails is the user's to mend
-            if (await answer(host.url, key)).startswith("HTTP"):
-                raise ToolkitError(
-                    f"somebody answers at `{host.url}` already, so it would not be known who is ready",
-                    "Stop that one, or watch it without a command",
-                )
-            await engine.begin(must_answer=False)
-            click.echo(f"Watching {host.name} at {host.url}", err=True)
-            why = await engine.watch(probe)
-        raise ToolkitError(f"`{host.name}` stays down: {why}", f"See `{log}`")
+            if command:
+                # a first start that fails is the user's to mend
+                if (await answer(host.url, key)).startswith("HTTP"):
+                    raise ToolkitError(
+                        f"somebody answers at `{host.url}` already, so it would not be known who is ready",
+                        "Stop that one, or watch it without a command",
+                    )
+                await engine.begin(must_answer=False)
+                click.echo(f"Watching {host.name} at {host.url}", err=True)
+                why = await engine.watch(probe)
+                raise ToolkitError(f"`{host.name}` stays down: {why}", f"See `{log}`")
+            with waiting_for(f"Watching {host.name}"):
+                while True:
+                    trouble = await noticed(probe, guard)
+                    in_trouble = True
+                    engine.event("mark", f"in trouble: {trouble}")
+                    if until_trouble:
+                        return FAILED
+                    await well_again(probe, guard.look_s)
+                    in_trouble = False
+                    engine.event("mark", "well again")
 
     task = asyncio.create_task(run())
-    loop = asyncio.get_running_loop()
 
     def end() -> None:
-        """In order; at once where somebody asks a second time."""
-        if task.cancelling():
-            os._exit(INTERRUPTED)
         if engine.process is not None:
             click.echo(
                 "Ending: the engine is stopped first; a second Ctrl-C ends at once", err=True
             )
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
+    end_in_order(end)
     try:
         return await task
     except asyncio.CancelledError:

@@ -3,7 +3,7 @@
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeVar
 
 from rich import box
@@ -23,11 +23,13 @@ Record = TypeVar("Record")
 Cell = str | Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its title, and how soon it gives way on a narrow screen."""
+    """One column of a table: its title, how a record's cell is made, and how soon it gives way on a narrow screen."""
 
     title: str
+    cell: Callable[[Any], Cell] = str
+    _: KW_ONLY
     right: bool = False
     spare: int = 0
     """0 always stays; of the others the largest goes first."""
@@ -55,6 +57,10 @@ class Screen(Console):
         """Print a table that fits."""
         self.print(fit_table(columns, rows, self))
 
+    def records(self, columns: Sequence[Column], records: Sequence[Any]) -> None:
+        """Print a table that fits, with a row for each record."""
+        self.print(record_table(columns, records, self))
+
 
 def screen() -> Screen:
     """The console for data: coloured and as wide as the terminal, or plain and wide in a pipe."""
@@ -74,6 +80,12 @@ def screen() -> Screen:
 def side_screen() -> Screen:
     """The console on standard error, for what moves."""
     return Screen(file=drawing_on(sys.stderr))
+
+
+def record_table(columns: Sequence[Column], records: Sequence[Any], console: Console) -> Table:
+    """A row for each record, of the cells that its columns make."""
+    rows = [[column.cell(record) for column in columns] for record in records]
+    return fit_table(columns, rows, console)
 
 
 def table_of(

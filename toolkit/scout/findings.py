@@ -3,12 +3,12 @@
 No network, no clock, no store: earlier sightings are arguments.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from toolkit.records import Finding, Sighting
-from toolkit.scout import answers as pages
+from toolkit.scout import pages
 from toolkit.scout.sighting import HostEvidence, has_restarted
 from toolkit.units import counted, share, whole
 
@@ -16,56 +16,53 @@ LOW_MEMORY_SHARE = 0.85
 """vLLM's default is 0.9, from 0.20.0 on 0.92; the contest's trick host stood at 0.46."""
 FEW_FULL_REQUESTS = 4
 """Fewer requests of full length than this in the KV cache: the batch can't hide decode's latency."""
-
 LISTED = 4
 """Of more models only the first few are named; a host with 2,000 adapters would fill the screen."""
-
 CONFIGURATION = (
     "engine version model models max_model_len gpu_memory_utilization cache_dtype block_size"
     " swap_space_gib prefix_caching engines"
 ).split()
-"""Fields that somebody chose, in the order in which a change is told."""
+"""Fields that somebody chose, in the order in which a change is listed."""
 
 
 def findings(now: Sighting, evidence: HostEvidence, before: Sighting | None) -> tuple[Finding, ...]:
     """All findings of a host, the most urgent first."""
-    found: list[Finding] = []
+    return tuple(Finding(code=code, text=text) for code, text in _found(now, evidence, before))
+
+
+def _found(
+    now: Sighting, evidence: HostEvidence, before: Sighting | None
+) -> Iterator[tuple[str, str]]:
     if before is not None and has_restarted(before, now):
         words = "counters began anew since the last sighting: another process answers"
         if now.started_at is not None:
             words = f"restarted at {clock_time(now.started_at)}: its counters began anew"
-        found.append(Finding(code="restarted", text=words))
+        yield "restarted", words
     if before is not None and (changed := configuration_changes(before, now)):
-        found.append(Finding(code="config_changed", text="; ".join(changed)))
+        yield "config_changed", "; ".join(changed)
     if evidence.gateway:
-        words = "is a gateway: list the engines behind it, whose numbers it does not show"
-        found.append(Finding(code="gateway", text=f"{evidence.gateway} {words}"))
+        hidden = "list the engines behind it, whose numbers it does not show"
+        yield "gateway", f"{evidence.gateway} is a gateway: {hidden}"
 
     # load and memory
     if now.waiting:
-        words = f"{whole(now.waiting)} requests wait while {whole(now.running or 0)} run"
-        found.append(Finding(code="waiting", text=words))
+        running = whole(now.running or 0)
+        yield "waiting", f"{whole(now.waiting)} requests wait while {running} run"
     if now.preemptions_total:
-        words = "preemptions: the KV cache ran out and work was redone"
-        found.append(Finding(code="preemptions", text=f"{whole(now.preemptions_total)} {words}"))
+        redone = "preemptions: the KV cache ran out and work was redone"
+        yield "preemptions", f"{whole(now.preemptions_total)} {redone}"
     if now.prefix_caching is False:
-        words = "prefix caching is off: equal prompt starts are recomputed"
-        found.append(Finding(code="prefix_caching_off", text=words))
+        yield "prefix_caching_off", "prefix caching is off: equal prompt starts are recomputed"
     used = now.gpu_memory_utilization
     if used is not None and used < LOW_MEMORY_SHARE:
-        words = f"gpu_memory_utilization {used:g}: the rest of the GPU's memory holds no KV cache"
-        found.append(Finding(code="low_gpu_memory_utilization", text=words))
+        rest = "the rest of the GPU's memory holds no KV cache"
+        yield "low_gpu_memory_utilization", f"gpu_memory_utilization {used:g}: {rest}"
     full = full_length_requests(now)
     if full is not None and full < FEW_FULL_REQUESTS:
-        tokens = (
-            "the KV cache holds"
-            if now.kv_cache_tokens is None
-            else f"{now.kv_cache_tokens:,} KV tokens hold"
-        )
+        tokens = now.kv_cache_tokens
+        holder = "the KV cache holds" if tokens is None else f"{tokens:,} KV tokens hold"
         length = "full length" if now.max_model_len is None else f"{now.max_model_len:,} tokens"
-        found.append(
-            Finding(code="few_kv_tokens", text=f"{tokens} only {full:.1f} requests of {length}")
-        )
+        yield "few_kv_tokens", f"{holder} only {full:.1f} requests of {length}"
 
     # not where it is off: then all answers are the engine's
     cache = evidence.cache
@@ -79,26 +76,22 @@ def findings(now: Sighting, evidence: HostEvidence, before: Sighting | None) -> 
             words += f": hit ratio {ratio} of {requests} cacheable request{plural}"
         if cache.coalesced:
             words += f", and {whole(cache.coalesced)} shared another one's answer as it came"
-        found.append(Finding(code="response_cache", text=words))
+        yield "response_cache", words
 
     # what is open to anyone, and what could not be read
-    metrics, door = evidence.metrics, evidence.look.answer(pages.INVOCATIONS)
+    metrics, page = evidence.metrics, evidence.page
+    inference = evidence.scrape.answer(pages.INVOCATIONS)
     if metrics.ok and not metrics.with_key and evidence.numbers is not None:
-        words = "`/metrics` answers anyone: configuration and load are public"
-        found.append(Finding(code="metrics_open", text=words))
-    if door.status == 405 and "POST" in door.allow.upper():
+        yield "metrics_open", "`/metrics` answers anyone: configuration and load are public"
+    if inference.status == 405 and "POST" in inference.allow.upper():
         words = "`POST /invocations` runs inference without the key that `/v1` wants"
-        found.append(Finding(code="inference_open", text=words))
-    page = evidence.page
+        yield "inference_open", words
     if page is not None and page.bad_lines:
-        words = f"of `/metrics` could not be read, the first: {page.first_bad_line}"
-        found.append(
-            Finding(code="bad_metric_lines", text=f"{counted(page.bad_lines, 'line')} {words}")
-        )
+        first = f"of `/metrics` could not be read, the first: {page.first_bad_line}"
+        yield "bad_metric_lines", f"{counted(page.bad_lines, 'line')} {first}"
     if page is not None and page.cut:
         words = "`/metrics` is longer than is read; what did not fit is shown as unknown"
-        found.append(Finding(code="metrics_cut", text=words))
-    return tuple(found)
+        yield "metrics_cut", words
 
 
 def full_length_requests(now: Sighting) -> float | None:
@@ -144,9 +137,9 @@ def _plain(value: object) -> str:
 
 
 def last_word(before: Sighting | None, now: Sighting) -> Sighting | None:
-    """The sighting that the next one is compared with: this one, unless it could not tell its settings.
+    """The sighting that the next one is compared with: this one, unless it could not say its settings.
 
-    A look that was cut short knows neither hash nor counters; remembered, it would hide a restart.
+    A scrape that was cut short knows neither hash nor counters; remembered, it would hide a restart.
     """
     cut_short = before is not None and before.config_hash is not None and now.config_hash is None
     return before if now.status == "down" or cut_short else now
@@ -168,22 +161,22 @@ def chapters(sightings: Iterable[Sighting]) -> list[Chapter]:
 
     The status is compared with the last sighting, settings and process with the last that had any.
     """
-    told: list[Chapter] = []
+    found: list[Chapter] = []
     answered: Sighting | None = None
     for now in sightings:
         changes = []
-        if not told:
+        if not found:
             changes.append("first seen")
-        elif (before := told[-1].last).status != now.status:
+        elif (before := found[-1].last).status != now.status:
             why = f": {now.error}" if now.error else ""
             changes.append(f"{before.status} -> {now.status}{why}")
-        if told and answered is not None and now.status != "down":
+        if found and answered is not None and now.status != "down":
             if has_restarted(answered, now):
                 changes.append("restarted")
             changes += configuration_changes(answered, now)
         if changes:
-            told.append(Chapter(first=now, last=now, sightings=1, changes=tuple(changes)))
+            found.append(Chapter(first=now, last=now, sightings=1, changes=tuple(changes)))
         else:
-            told[-1] = replace(told[-1], last=now, sightings=told[-1].sightings + 1)
+            found[-1] = replace(found[-1], last=now, sightings=found[-1].sightings + 1)
         answered = last_word(answered, now)
-    return told
+    return found

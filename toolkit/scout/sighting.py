@@ -1,4 +1,4 @@
-"""What one look at one host saw, or two looks some seconds apart: its pages -> HostEvidence -> Sighting.
+"""What one scrape of a host says, or two some seconds apart: its pages -> HostEvidence -> Sighting.
 
 No network, no clock, no store.
 """
@@ -14,13 +14,13 @@ from toolkit.metrics.dialects import CacheNumbers, EngineNumbers, read_cache, re
 from toolkit.metrics.names import GATEWAYS
 from toolkit.metrics.parser import MetricsPage, read_page
 from toolkit.records import START_SLACK_S, Reading, Sighting, Status
-from toolkit.scout import answers as pages
-from toolkit.scout.answers import PageAnswer, Scrape
+from toolkit.scout import pages
+from toolkit.scout.pages import PageAnswer, Scrape
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 """`owned_by` of a model card -> engine."""
-TELLING = {pages.VERSION, pages.MODELS, pages.METRICS, pages.TRTLLM_METRICS, *pages.ABOUT.values()}
-"""Pages that tell what was chosen."""
+CHOSEN = {pages.VERSION, pages.MODELS, pages.METRICS, pages.TRTLLM_METRICS, *pages.ABOUT.values()}
+"""Pages that say what somebody chose."""
 COUNTERS = (
     "requests_total prompt_tokens_total generation_tokens_total preemptions_total"
     " prefix_queries_total prefix_hits_total"
@@ -54,9 +54,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEvidence:
-    """What one look's pages say, each on its own; None and empty where a page says nothing."""
+    """What the pages of one scrape say, each on its own; None and empty where a page says nothing."""
 
-    look: Scrape
+    scrape: Scrape
     page: MetricsPage | None = None
     """The metrics page, when it holds at least one readable sample."""
     numbers: EngineNumbers | None = None
@@ -76,9 +76,9 @@ class HostEvidence:
             return self.gateway
         if self.numbers:
             return self.numbers.engine
-        owners = [OWNERS[card.owner] for card in self.cards if card.owner in OWNERS]
-        if owners:
-            return owners[0]
+        for card in self.cards:
+            if card.owner in OWNERS:
+                return OWNERS[card.owner]
         # vLLM alone answers /version with this one key (Rust front end: with one more)
         return "vllm" if set(self.about) - {"rust_frontend_version"} == {"version"} else None
 
@@ -90,13 +90,13 @@ class HostEvidence:
     @property
     def metrics(self) -> PageAnswer:
         """The answer that holds the metrics, or the reason for their absence."""
-        other = self.look.answer(pages.TRTLLM_METRICS)
-        return other if other.ok else self.look.answer(pages.METRICS)
+        other = self.scrape.answer(pages.TRTLLM_METRICS)
+        return other if other.ok else self.scrape.answer(pages.METRICS)
 
 
-def examine(look: Scrape) -> HostEvidence:
-    """Read all pages of a look; never raises, whatever a host wrote."""
-    data = _json(look.answer(pages.MODELS)).get("data")
+def examine(scrape: Scrape) -> HostEvidence:
+    """Read all pages of a scrape; never raises, whatever a host wrote."""
+    data = _json(scrape.answer(pages.MODELS)).get("data")
     cards = tuple(
         Card(
             id=text(item["id"]) or "",
@@ -110,28 +110,27 @@ def examine(look: Scrape) -> HostEvidence:
     )
     page, numbers = None, None
     for path in (pages.TRTLLM_METRICS, pages.METRICS):
-        answer = look.answer(path)
+        answer = scrape.answer(path)
         if page is None and answer.ok:
             # -sig: a byte order mark would spoil the first line
             read = read_page(answer.body.decode("utf-8-sig", "replace"))
             if read.has_samples:
                 page, numbers = read, read_numbers(read, answer.content_type)
-    gateway = pages.gateway(look.answers)
+    gateway = pages.gateway(scrape.answers)
     if numbers is not None and numbers.engine in GATEWAYS:
         gateway = numbers.engine
     if gateway == "vllm-router":
-        # it passes the rest on to an engine, to another one each time: two looks would tell of restarts that were none
-        return HostEvidence(look=look, cards=cards, gateway=gateway)
+        # it passes the rest on to an engine, to another one each time: two scrapes would tell of restarts that were none
+        return HostEvidence(scrape=scrape, cards=cards, gateway=gateway)
     about: dict[str, Any] = {}
     for path in (pages.TOKENIZE, *pages.ABOUT.values(), pages.VERSION):
-        about |= _json(look.answer(path))
+        about |= _json(scrape.answer(path))
     return HostEvidence(
-        look=look,
+        scrape=scrape,
         page=page,
         numbers=numbers,
-        readings=page.readings()
-        if page
-        else (),  # reads every line: only now are the bad ones known
+        # reads every line: only now are the bad ones known
+        readings=page.readings() if page else (),
         cards=cards,
         about=about,
         cache=read_cache(page) if page else None,
@@ -140,10 +139,10 @@ def examine(look: Scrape) -> HostEvidence:
 
 
 def numbers_only(evidence: HostEvidence) -> HostEvidence:
-    """What the next look is compared with, without the pages: a hostile host's take 60 MB."""
-    answers = {path: replace(answer, body=b"") for path, answer in evidence.look.answers.items()}
-    look = replace(evidence.look, answers=answers)
-    return replace(evidence, look=look, page=None, readings=(), cards=(), about={})
+    """What the next scrape is compared with, without the pages: a hostile host's take 60 MB."""
+    answers = {path: replace(answer, body=b"") for path, answer in evidence.scrape.answers.items()}
+    scrape = replace(evidence.scrape, answers=answers)
+    return replace(evidence, scrape=scrape, page=None, readings=(), cards=(), about={})
 
 
 def _json(answer: PageAnswer) -> dict[str, Any]:
@@ -176,8 +175,8 @@ def count(value: object) -> int | None:
 
 
 def sight(evidence: HostEvidence, earlier: HostEvidence | None = None) -> Sighting:
-    """Describe a host from one look; with an earlier one, rates and quantiles between the two."""
-    look, numbers, about = evidence.look, evidence.numbers or NO_ENGINE, evidence.about
+    """Describe a host from one scrape; with an earlier one, rates and quantiles between the two."""
+    scrape, numbers, about = evidence.scrape, evidence.numbers or NO_ENGINE, evidence.about
     status, error = judge(evidence)
     # names as the cards spell them, the labels of the metrics, or TGI's, llama.cpp's and SGLang's own pages
     models = tuple(card.id for card in evidence.cards)
@@ -193,15 +192,17 @@ def sight(evidence: HostEvidence, earlier: HostEvidence | None = None) -> Sighti
         numbers.max_model_len,
     )
     # the quiet request's time, or that of an answer which had to wait less for this machine
-    answers = [*look.answers.values(), *([look.quiet] if look.quiet else [])]
-    times = (answer.elapsed_ms for answer in answers if answer.elapsed_ms is not None)
+    answers = (*scrape.answers.values(), scrape.quiet or pages.NOT_ASKED)
     return Sighting(
-        name=look.host.name,
-        url=look.host.url,
-        at=look.at,
+        name=scrape.host.name,
+        url=scrape.host.url,
+        at=scrape.at,
         status=status,
         error=error,
-        latency_ms=min(times, default=None),
+        latency_ms=min(
+            (answer.elapsed_ms for answer in answers if answer.elapsed_ms is not None),
+            default=None,
+        ),
         engine=evidence.engine,
         dialect=numbers.dialect or None,
         version=evidence.version,
@@ -220,11 +221,11 @@ def config_hash(evidence: HostEvidence) -> str | None:
     """Hash what somebody chose: engine, version, models, lengths and cache settings.
 
     Not what was measured at start (blocks, KV tokens), which differs a little from start to start.
-    None after a look that was cut short: half a configuration would look like another one.
+    None after a scrape that was cut short: half a configuration would look like another one.
     """
-    for path in TELLING & evidence.look.answers.keys():
+    for path in CHOSEN & evidence.scrape.answers.keys():
         # whether it did not come this time; one that is closed or missing says so every time
-        answer = evidence.look.answers[path]
+        answer = evidence.scrape.answers[path]
         if answer.problem is not None or answer.status is None or answer.status >= 500:
             return None
     settings = evidence.numbers.settings if evidence.numbers else ()
@@ -241,8 +242,9 @@ def config_hash(evidence: HostEvidence) -> str | None:
 
 def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
     """Decide the status and the sentence that says why."""
-    look, answers = evidence.look, evidence.look.answers.values()
-    health, models = look.answer(pages.HEALTH), look.answer(pages.MODELS)
+    scrape = evidence.scrape
+    answers = scrape.answers.values()
+    health, models = scrape.answer(pages.HEALTH), scrape.answer(pages.MODELS)
     problems = [answer.problem for answer in answers if answer.problem]
     is_refused = any(answer.refused for answer in answers)
 
@@ -251,7 +253,8 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
         if problems and all("did not finish within" in problem for problem in problems):
             return "down", "no answer" + problems[0][problems[0].index(" within") :]
         if problems and all("closed without an answer" in problem for problem in problems):
-            doubt = "; does the port want `https://`?" if look.host.url.startswith("http:") else ""
+            is_plain = scrape.host.url.startswith("http:")
+            doubt = "; does the port want `https://`?" if is_plain else ""
             return "down", f"every connection was closed without an answer{doubt}"
         return "down", max(problems, key=problems.count, default="no answer")
 
@@ -264,9 +267,8 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
             why = models.problem or f"`{pages.MODELS}` answers {models.status}"
             flaw = f"a gateway that answers, but no engine behind it does: {why}"
         elif evidence.gateway == "vllm-router":
-            flaw = (
-                None if health.ok else "a gateway that answers, but not every engine behind it does"
-            )
+            behind = "a gateway that answers, but not every engine behind it does"
+            flaw = None if health.ok else behind
         else:
             flaw = _metrics_flaw(evidence)
         return ("degraded", flaw) if flaw else ("ok", None)
@@ -277,9 +279,9 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
 
     if evidence.engine is not None:
         # what keeps a known engine from being looked at whole
-        first = [look.answer(path).problem for path in pages.FIRST_ROUND]
         flaw = health.problem
         if evidence.numbers is not None:
+            first = (scrape.answer(path).problem for path in pages.FIRST_ROUND)
             flaw = flaw or next(filter(None, first), None)
         flaw = flaw or _metrics_flaw(evidence)
         return ("degraded", flaw) if flaw else ("ok", None)
@@ -322,12 +324,19 @@ def has_restarted(before: Sighting | EngineNumbers, now: Sighting | EngineNumber
     """Whether another process answers than last time, by its start time or a counter that fell."""
     if before.started_at is not None and now.started_at is not None:
         return abs(now.started_at - before.started_at) > START_SLACK_S
-    pairs = ((getattr(before, name, None), getattr(now, name, None)) for name in COUNTERS)
-    return any(old is not None and new is not None and new < old for old, new in pairs)
+    return any((_growth(before, now, name) or 0) < 0 for name in COUNTERS)
+
+
+def _growth(
+    before: Sighting | EngineNumbers, now: Sighting | EngineNumbers, counter: str
+) -> float | None:
+    """By how much a counter rose; None where one of the two is unknown."""
+    old, new = getattr(before, counter, None), getattr(now, counter, None)
+    return None if old is None or new is None else new - old
 
 
 def _over_time(evidence: HostEvidence, earlier: HostEvidence | None) -> dict[str, Any]:
-    """Quantiles, means and ratios: since the process started, or between two looks; and then rates."""
+    """Quantiles, means and ratios: since the process started, or between two scrapes; and then rates."""
     now = evidence.numbers or NO_ENGINE
     ttft, queue = now.ttft, now.queue
     hits, queries = now.prefix_hits_total, now.prefix_queries_total
@@ -342,16 +351,13 @@ def _over_time(evidence: HostEvidence, earlier: HostEvidence | None) -> dict[str
             ("requests_per_s", "requests_total"),
             ("output_tokens_per_s", "generation_tokens_total"),
         ):
-            old, new = getattr(before, counter), getattr(now, counter)
-            if old is not None and new is not None and new >= old and seconds > 0:
-                found[rate] = (new - old) / seconds
+            growth = _growth(before, now, counter)
+            if growth is not None and growth >= 0 and seconds > 0:
+                found[rate] = growth / seconds
         ttft = ttft.since(before.ttft) if ttft and before.ttft else None
         queue = queue.since(before.queue) if queue and before.queue else None
-        old_hits, old_queries = before.prefix_hits_total, before.prefix_queries_total
-        if hits is None or queries is None or old_hits is None or old_queries is None:
-            queries = None
-        else:
-            hits, queries = hits - old_hits, queries - old_queries
+        hits = _growth(before, now, "prefix_hits_total")
+        queries = None if hits is None else _growth(before, now, "prefix_queries_total")
 
     if queries is None:
         found["prefix_hit_ratio"] = now.prefix_hit_ratio

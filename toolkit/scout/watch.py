@@ -1,27 +1,49 @@
-"""Look at many hosts at once, once or again and again; each host at its own pace.
+"""Scrape many hosts at once, once or again and again; each host at its own pace.
 
-It owns the clock of the looks. What it sees goes to two functions it is given: `keep` (the store)
+It owns the clock of the scrapes. What it sees goes to two functions it is given: `keep` (the store)
 and `show` (the screen); it knows neither.
 """
 
 import asyncio
 import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.records import Sighting
-from toolkit.scout.answers import METRICS, Scrape
 from toolkit.scout.findings import findings, last_word
-from toolkit.scout.look import Crowd, Scout, follow
 from toolkit.scout.lookups import LookupThreads
+from toolkit.scout.pages import METRICS, Scrape
+from toolkit.scout.scrape import Scout
 from toolkit.scout.sighting import HostEvidence, examine, numbers_only, sight
 
 KEEP_EVERY_S = 0.5
-"""A kill costs at most this much, and a look that is not over: the promise is one second."""
+"""A kill costs at most this much, and a scrape that is not over: the promise is one second."""
 LARGE_PAGE_BYTES = 2**20
 """Above this a page is read in a thread: 16 MB take 0.2 s, in which no other host's answer would be."""
+
+
+async def follow(
+    scout: Scout,
+    looks: int | None,
+    interval_s: float,
+    on_scrape: Callable[[Scrape], Awaitable[None]],
+) -> None:
+    """Scrape one host `looks` times (None: until cancelled), once every `interval_s`.
+
+    One that takes longer than the interval skips the ticks it missed; the grid stays.
+    """
+    start, done = time.monotonic(), 0
+    while True:
+        async with scout.pacing.place():
+            await on_scrape(await scout.scrape())
+        done += 1
+        if looks is not None and done >= looks:
+            return
+        passed = time.monotonic() - start
+        await asyncio.sleep((passed // interval_s + 1) * interval_s - passed)
 
 
 class HostWatch:
@@ -38,16 +60,14 @@ class HostWatch:
     ) -> None:
         """`before`: the last known sighting by host name; `only_pairs`: don't show first looks."""
         self._scouts = scouts
-        self._keep = keep
-        self._show = show
-        self._only_pairs = only_pairs
+        self._keep, self._show, self._only_pairs = keep, show, only_pairs
         self._before = dict(before)
         self._evidence: dict[str, HostEvidence] = {}
         self._waiting: deque[Sighting] = deque()  # filled by the loop, emptied by a thread
         self._keeping = threading.Lock()
 
     async def run(self, looks: int | None, interval_s: float) -> None:
-        """Look `looks` times at each host (None: until cancelled), then keep what is left.
+        """Scrape each host `looks` times (None: until cancelled), then keep what is left.
 
         SIGTERM cancels like Ctrl-C. Raises what `keep` and `show` raise.
         """
@@ -57,9 +77,8 @@ class HostWatch:
         if this:
             loop.add_signal_handler(signal.SIGTERM, this.cancel)
         keeping = asyncio.create_task(self._keep_often())
-        crowd = Crowd()
         following = asyncio.gather(
-            *(follow(scout, looks, interval_s, self._on_look, crowd) for scout in self._scouts)
+            *(follow(scout, looks, interval_s, self._on_scrape) for scout in self._scouts)
         )
         try:
             done, _ = await asyncio.wait((following, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -74,13 +93,12 @@ class HostWatch:
             for scout in self._scouts:
                 await scout.aclose()
 
-    async def _on_look(self, look: Scrape) -> None:
-        name = look.host.name
-        is_large = len(look.answer(METRICS).body) > LARGE_PAGE_BYTES
-        evidence = await asyncio.to_thread(examine, look) if is_large else examine(look)
-        earlier = self._evidence.get(name)
+    async def _on_scrape(self, scrape: Scrape) -> None:
+        name = scrape.host.name
+        is_large = len(scrape.answer(METRICS).body) > LARGE_PAGE_BYTES
+        evidence = await asyncio.to_thread(examine, scrape) if is_large else examine(scrape)
+        earlier, before = self._evidence.get(name), self._before.get(name)
         sighting = sight(evidence, earlier)
-        before = self._before.get(name)
         sighting = replace(sighting, findings=findings(sighting, evidence, before))
         self._evidence[name] = numbers_only(evidence)
         remembered = last_word(before, sighting)

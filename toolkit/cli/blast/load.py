@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.children import LEASH
+from toolkit.cli.children import PARENT_DEATH
 from toolkit.cli.places import PACKAGE, front_end
 from toolkit.errors import ToolkitError
 
@@ -72,7 +72,7 @@ class LoadProcess:
     def __init__(self, command: Sequence[str], *, secrets: Collection[str] = ()) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         """What it said last, on either of its outputs."""
-        self._command = [sys.executable, str(LEASH), str(os.getpid()), *command]
+        self._command = [sys.executable, str(PARENT_DEATH), str(os.getpid()), *command]
         self._secrets = [word for word in secrets if word]
         self._process: subprocess.Popen[bytes] | None = None
         self._rest, self._read_bytes = b"", 0

@@ -324,7 +324,7 @@ async def _scout(
     warn: "Callable[[str], None]",
 ) -> None:
     """Look at each host again and again until cancelled: what it tells of itself under load is kept as sightings."""
-    from toolkit.scout.look import QuietMoments, Scout
+    from toolkit.scout.scrape import Pacing, Scout
     from toolkit.scout.watch import HostWatch
 
     waiting: list[Sighting] = []
@@ -343,10 +343,10 @@ async def _scout(
         else:
             waiting = []
 
-    quiet = QuietMoments()
+    pacing = Pacing()
     last = {host.name: store.last_telling(host.name, host.url) for host in hosts}
     watch = HostWatch(
-        [Scout(host, tls, keys.get(host.name), LOOK_TIMEOUT_S, quiet) for host in hosts],
+        [Scout(host, tls, keys.get(host.name), LOOK_TIMEOUT_S, pacing) for host in hosts],
         before={name: sighting for name, sighting in last.items() if sighting},
         keep=keep,
         show=lambda _: None,

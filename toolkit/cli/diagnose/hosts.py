@@ -24,9 +24,10 @@ from toolkit.hosts import is_loopback
 from toolkit.plan.catalog import gpu_of, model_of
 from toolkit.plan.weights import weights_bytes
 from toolkit.records import Host, Run
-from toolkit.scout.answers import Scrape
-from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
+from toolkit.scout.pages import Scrape
+from toolkit.scout.scrape import Pacing, Scout
 from toolkit.scout.sighting import examine, sight
+from toolkit.scout.watch import follow
 from toolkit.serving.startup_log import Startup
 from toolkit.store import Store
 from toolkit.tuning.compare import side_of
@@ -74,7 +75,7 @@ def look_at(
     """Look at all hosts side by side for the interval; with it whether somebody stopped that."""
     every_s = min(EVERY_S, interval_s / (LEAST_LOOKS - 1))
     looks = round(interval_s / every_s) + 1
-    keys, quiet, crowd = keys_for(hosts), QuietMoments(), Crowd()
+    keys, pacing = keys_for(hosts), Pacing()
     found: dict[str, list[Scrape]] = {host.name: [] for host in hosts}
 
     async def keep(scrape: Scrape) -> None:
@@ -82,10 +83,10 @@ def look_at(
 
     async def look_side_by_side() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            scouts = [Scout(host, tls, keys.get(host.name), timeout_s, quiet) for host in hosts]
+            scouts = [Scout(host, tls, keys.get(host.name), timeout_s, pacing) for host in hosts]
             for scout in scouts:
                 stack.push_async_callback(scout.aclose)
-            await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
+            await asyncio.gather(*(follow(scout, looks, every_s, keep) for scout in scouts))
 
     what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
     click.echo(f"Looking at {what} for {interval_s:g} s", err=True)

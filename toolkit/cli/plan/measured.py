@@ -35,7 +35,7 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
     import asyncio
 
     from toolkit.metrics.names import GATEWAYS
-    from toolkit.scout.look import QuietMoments, Scout
+    from toolkit.scout.scrape import Pacing, Scout
     from toolkit.scout.sighting import examine, sight
 
     allow_open_files()
@@ -43,9 +43,9 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
     tls = tls_for(insecure=insecure, ca=ca)
 
     async def look() -> "Sighting":
-        scout = Scout(host, tls, None, TIMEOUT_S, QuietMoments())
+        scout = Scout(host, tls, None, TIMEOUT_S, Pacing())
         try:
-            return sight(examine(await scout.look()))
+            return sight(examine(await scout.scrape()))
         finally:
             await scout.aclose()
 

@@ -35,22 +35,25 @@ SWITCH_S = 0.0005
 
 def meaning(settings: Settings) -> Iterator[str]:
     """What the settings mean, in a few lines."""
+
+    def address(host: str, port: int, path: str = "") -> str:
+        return f"http://{host}:{port}{path}" if port else f"a free port of {host}"
+
     names = ", ".join(each.url for each in settings.upstreams)
-    yield f"Proxy on http://{settings.host}:{settings.port} in front of {names}"
+    yield f"Proxy on {address(settings.host, settings.port)} in front of {names}"
     cache = settings.cache
     ttl = "without end" if cache.ttl_s is None else f"for {span(cache.ttl_s)}"
-    where = "in memory" if cache.file is None else f"in memory and `{cache.file}`"
-    if cache.policy == "off":
-        yield "Nothing is stored (policy off)"
-    elif cache.policy == "declared":
-        yield f"Answers to requests with temperature 0 or a seed are kept {ttl}, {where}"
-    else:
-        yield f"Every complete answer is kept {ttl}, {where}, and given to whoever asks the same: sampled ones, too"
+    kept = f"{ttl}, in memory" + ("" if cache.file is None else f" and `{cache.file}`")
+    yield {
+        "off": "Nothing is stored (policy off)",
+        "declared": f"Answers to requests with temperature 0 or a seed are kept {kept}",
+        "all": f"Every complete answer is kept {kept}, and given to whoever asks the same: sampled ones, too",
+    }[cache.policy]
     if not settings.teams:
         yield "No team has a key: everybody may ask, and all share the answers"
     else:
         yield f"Teams: {', '.join(team.name for team in settings.teams)}"
-    yield f"Admin: http://{settings.admin_host}:{admin_port(settings)}/metrics"
+    yield f"Admin: {address(settings.admin_host, admin_port(settings), '/metrics')}"
 
 
 def secrets_of(settings: Settings) -> tuple[dict[str, str], list[TeamKey]]:

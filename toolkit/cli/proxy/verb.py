@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
-from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, SIZE, Written
+from toolkit.cli.options import DURATION, FILE, SIZE, Written
 
 if TYPE_CHECKING:
     from toolkit.proxy.app import Proxy
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from toolkit.serving.notify import Notify
 
 POLICIES = ("all", "declared", "off")
+PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
 def pace_of(text: str) -> float | str | None:
@@ -35,7 +34,7 @@ def pace_of(text: str) -> float | str | None:
     return speed if 0 < speed < float("inf") else None
 
 
-PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a second, e.g., `40`")
 
 
 @click.command(
@@ -70,17 +69,14 @@ PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 @advanced(
     "--cache-file",
     "cache__file",
-    metavar="FILE",
-    shell_complete=suggestions.file,
+    type=FILE,
     help="Answers that survive a restart.  [default: data/proxy-cache.db]",
 )
 @advanced("--no-cache-file", is_flag=True, help="Keep answers in memory only.")
 @advanced(
     "--replay",
     "cache__replay",
-    type=Written(
-        "instant|N", pace_of, "is no pace; write `instant` or tokens a second, e.g., `40`"
-    ),
+    type=PACE,
     help="How fast a stored stream is sent: at once, or N tokens/s.  [default: instant]",
 )
 @click.option(
@@ -96,17 +92,12 @@ PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     "--wait", "admission__wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]"
 )
 @click.option(
-    "--log",
-    "tell__log",
-    metavar="FILE",
-    shell_complete=suggestions.file,
-    help="A JSON line for each request; `-`: standard output.",
+    "--log", "tell__log", type=FILE, help="A JSON line for each request; `-`: standard output."
 )
 @advanced(
     "--db",
     "tell__database",
-    metavar="FILE",
-    shell_complete=suggestions.file,
+    type=FILE,
     envvar="TOOLKIT_PROXY_DB",
     show_envvar=True,
     help="Store each request in this database, too, as `toolkit capture` does.",
@@ -188,6 +179,7 @@ async def _serve(proxy: "Proxy | Workers", settings: "Settings", notify: "Notify
 
     from toolkit.cli.output import to_stderr
     from toolkit.cli.proxy.process import ENDING, REACHED_AT
+    from toolkit.cli.signals import end_in_order
     from toolkit.proxy.workers import Workers
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -195,10 +187,6 @@ async def _serve(proxy: "Proxy | Workers", settings: "Settings", notify: "Notify
     status, admin = "Looks at its upstreams", 0
 
     def end() -> None:
-        if stop.is_set():
-            if isinstance(proxy, Workers):
-                proxy.kill()
-            os._exit(INTERRUPTED)
         to_stderr(ENDING)
         stop.set()
         starting.cancel()
@@ -214,8 +202,7 @@ async def _serve(proxy: "Proxy | Workers", settings: "Settings", notify: "Notify
         except OSError:
             return False
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
+    end_in_order(end, at_once=proxy.kill if isinstance(proxy, Workers) else lambda: None)
     if settings.tell.log is not None:
         loop.add_signal_handler(signal.SIGHUP, proxy.reopen_logs)
     async with notify.telling(lambda: status, is_well, stop.wait):

@@ -34,9 +34,11 @@ class ServeEvents(EventKeeper):
     def __init__(self, stack: Stack) -> None:
         super().__init__(None if stack.database is None else Path(stack.database))
         self._clients_url: str | None = None
-        settings = json.dumps(recorded(stack))
         self._run = Run(
-            id=secrets.token_hex(6), verb="serve", started_at=time.time(), settings=settings
+            id=secrets.token_hex(6),
+            verb="serve",
+            started_at=time.time(),
+            settings=json.dumps(recorded(stack)),
         )
 
     def __enter__(self) -> Self:
@@ -79,11 +81,7 @@ def recorded(stack: Stack) -> dict[str, Any]:
         "guard": asdict(stack.guard),
         "folder": stack.folder,
         "proxy": stack.proxy
-        and {
-            "host": stack.proxy.host,
-            "port": stack.proxy.port,
-            "media_hosts": stack.proxy.media_hosts,
-        },
+        and {name: getattr(stack.proxy, name) for name in ("host", "port", "media_hosts")},
     }
 
 

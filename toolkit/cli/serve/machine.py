@@ -8,15 +8,13 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
+from toolkit.cli.preflight import with_model
 from toolkit.cli.real_vllm import vllm_home
 from toolkit.errors import ToolkitError
-from toolkit.plan.catalog import model_of
-from toolkit.plan.weights import weights_bytes, weights_of_gpu
 from toolkit.proxy.config import Settings, admin_port
 from toolkit.serving.engine_command import found
 from toolkit.serving.preflight.check import Check, Needs
 from toolkit.serving.preflight.checks import checks
-from toolkit.serving.preflight.disk import with_weights
 from toolkit.serving.stack import KEY_VARIABLE, EngineSetting, Stack
 
 TAKEN = "somebody does already"
@@ -32,7 +30,7 @@ def check_keys(stack: Stack) -> None:
     """Raise for an engine's key that is missing, or that no header can carry. The keys are never printed."""
     for setting in stack.engines:
         if setting.key_env is None:
-            # the variable is vLLM's own: it takes it without being told, and would then answer neither us nor the proxy
+            # vLLM takes its own variable by itself, and would then answer neither us nor the proxy
             if setting.kind != "sim" and os.environ.get(KEY_VARIABLE):
                 raise ToolkitError(
                     f"`{KEY_VARIABLE}` is set, so vLLM will want that key, and engine `{setting.name}` names none",
@@ -74,7 +72,7 @@ def why_taken(host: str, port: int) -> str | None:
 
 
 def refuse_taken(proxy: Settings) -> None:
-    """Told before the engines start, which takes minutes; the proxy opens its port only after."""
+    """Raise before the engines start, which takes minutes: the proxy opens its port only after."""
     for key, host, port in (
         ("port", proxy.host, proxy.port),
         ("admin_port", proxy.admin_host, admin_port(proxy)),
@@ -128,16 +126,13 @@ def _one_with_vllm(setting: EngineSetting, command: str | None) -> EngineSetting
 
 
 async def refuse_unfit(stack: Stack, say: Callable[[str], None]) -> None:
-    """Raise for what would fail; say what is doubtful."""
+    """Raise for what would fail; say what is doubtful, and what else fails."""
     found: dict[tuple[str, str], Check] = {}
     for needs in needs_of(stack):
-        looked = await asyncio.to_thread(checks, needs)
-        found |= {(each.check, each.why): each for each in looked}
-    for check in found.values():
-        if check.status == "warn":
-            say(f"Preflight: {check.why}" + (f" Fix: {check.fix}" if check.fix else ""))
+        for each in await asyncio.to_thread(checks, needs):
+            found[each.check, each.why] = each
     failed = [check for check in found.values() if check.status == "fail"]
-    for check in failed[1:]:
+    for check in [check for check in found.values() if check.status == "warn"] + failed[1:]:
         say(f"Preflight: {check.why}" + (f" Fix: {check.fix}" if check.fix else ""))
     if failed:
         raise ToolkitError(
@@ -172,21 +167,17 @@ def _needs(setting: EngineSetting, ports: tuple[int, ...], stack: Stack) -> Need
     )
     if not is_vllm:
         return needs
-    try:
-        known = model_of(setting.model)
-    except ToolkitError:
-        return (
-            needs  # the planner does not know how large its weights are: only the floor is checked
+    quantization = flags.get("quantization")
+    with contextlib.suppress(
+        ToolkitError
+    ):  # of a model that the planner does not know only the floor is checked
+        return with_model(
+            needs,
+            setting.model,
+            quantization if isinstance(quantization, str) else None,
+            round(_number(flags.get("tensor-parallel-size"), 1)),
         )
-    shape, size = known.shape, known.on_disk
-    told = flags.get("quantization")
-    quantization = told if isinstance(told, str) else None
-    tp = round(_number(flags.get("tensor-parallel-size"), 1))
-    return with_weights(
-        needs,
-        weights_bytes(shape, quantization, on_disk=size),
-        of_gpu=weights_of_gpu(shape, quantization, tp=tp, on_disk=size),
-    )
+    return needs
 
 
 def _number(value: str | bool | None, usual: float) -> float:

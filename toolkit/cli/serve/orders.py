@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION
+from toolkit.cli.options import DURATION, FILE, PRESET, json_option
 from toolkit.cli.output import print_json
 from toolkit.cli.places import SERVE_FOLDER
 from toolkit.cli.waiting import waiting_for
@@ -25,9 +24,6 @@ folder_option = advanced(
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Logs, orders, and what is to be known after a crash.  [default: {SERVE_FOLDER}]",
 )
-yes_option = click.option(
-    "--yes", is_flag=True, help="Do not ask, whatever it costs, and during a blast, too."
-)
 flags_option = click.option(
     "--set",
     "flags",
@@ -35,13 +31,33 @@ flags_option = click.option(
     metavar="FLAG=VALUE",
     help="A flag of `vllm serve`, e.g., `max-model-len=4096`; may be repeated.",
 )
+yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask, whatever it costs, and during a blast, too."
+)
+
+
+def give(folder: Path | None, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an order to the serve of this folder; its answer. What it says meanwhile is shown."""
+    from toolkit.serving import control
+
+    with waiting_for("Waiting for serve"):
+        try:
+            return control.give(
+                folder or Path(SERVE_FOLDER), order, lambda line: click.echo(line, err=True)
+            )
+        except KeyboardInterrupt:
+            if order["order"] != "status":
+                click.echo(
+                    "Serve goes on with it; `toolkit serve status` shows how it is", err=True
+                )
+            raise
 
 
 @click.command(
     "status", cls=Command, short_help="Each engine's state, port, restarts, TTFT cold and warm."
 )
 @folder_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an engine.")
+@json_option("an engine")
 def status(folder: Path | None, as_json: bool) -> None:
     """Tell how each engine of a running stack is, and how often the proxy's cache hits.
 
@@ -49,7 +65,7 @@ def status(folder: Path | None, as_json: bool) -> None:
       toolkit serve status
       toolkit serve status --json
     """
-    stack = _give(folder, {"order": "status"})
+    stack = give(folder, {"order": "status"})
     if as_json:
         shared = {key: stack[key] for key in ("hit_ratio", "requests_per_s", "admin_url")}
         for engine in stack["engines"]:
@@ -58,54 +74,37 @@ def status(folder: Path | None, as_json: bool) -> None:
 
     from toolkit.report.tables import Column, screen
 
-    columns = (
-        Column(title="engine"),
-        Column(title="state"),
-        Column(title="for", right=True),
-        Column(title="model", spare=2, widest=40),
-        Column(title="port", right=True),
-        Column(title="pid", right=True, spare=1),
-        Column(title="restarts", right=True),
-        Column(title="KV tokens", right=True, spare=3),
-        Column(title="cold TTFT", right=True, spare=4),
-        Column(title="warm TTFT", right=True),
-    )
-    rows = [
-        [
-            engine["name"],
-            engine["state"],
-            span(max(0.0, time.time() - engine["since"])),
-            engine["model"] or engine["kind"],
-            str(engine["port"]),
-            DASH if engine["pid"] is None else str(engine["pid"]),
-            str(engine["restarts"]),
-            whole(engine["kv_cache_tokens"]),
-            latency(engine["cold_ttft_ms"]),
-            latency(engine["warm_ttft_ms"]),
-        ]
-        for engine in stack["engines"]
-    ]
     console = screen()
-    console.table(columns, rows)
+    columns = [
+        Column("engine", lambda engine: engine["name"]),
+        Column("state", lambda engine: engine["state"]),
+        Column("for", lambda engine: span(max(0.0, time.time() - engine["since"])), right=True),
+        Column("model", lambda engine: engine["model"] or engine["kind"], spare=2, widest=40),
+        Column("port", lambda engine: str(engine["port"]), right=True),
+        Column("pid", lambda engine: str(engine["pid"] or DASH), right=True, spare=1),
+        Column("restarts", lambda engine: str(engine["restarts"]), right=True),
+        Column("KV tokens", lambda engine: whole(engine["kv_cache_tokens"]), right=True, spare=3),
+        Column("cold TTFT", lambda engine: latency(engine["cold_ttft_ms"]), right=True, spare=4),
+        Column("warm TTFT", lambda engine: latency(engine["warm_ttft_ms"]), right=True),
+    ]
+    console.records(columns, stack["engines"])
     console.print()
     for engine in stack["engines"]:
         if engine["why"]:
-            click.echo(
-                f"{engine['name']} is {engine['state']}: {engine['why']} (its log: {engine['log']})"
-            )
+            why = f"{engine['state']}: {engine['why']} (its log: {engine['log']})"
+            click.echo(f"{engine['name']} is {why}")
+    serve = f"(serve is pid {stack['pid']})"
     if not stack["open"]:
-        click.echo(f"Not open yet (serve is pid {stack['pid']})")
+        click.echo(f"Not open yet {serve}")
     elif stack["admin_url"] is None:
-        click.echo(f"No proxy: clients ask {stack['url']} (serve is pid {stack['pid']})")
+        click.echo(f"No proxy: clients ask {stack['url']} {serve}")
     else:
         ratio, rate = stack["hit_ratio"], stack["requests_per_s"]
         lately = "no requests in the last minute"
         if rate:
             hits = "" if ratio is None else f", {share(ratio)} of the cacheable ones hits"
             lately = f"{rate:,.3g} requests/s in the last minute{hits}"
-        click.echo(
-            f"Proxy: {stack['url']}, {lately}; admin {stack['admin_url']} (serve is pid {stack['pid']})"
-        )
+        click.echo(f"Proxy: {stack['url']}, {lately}; admin {stack['admin_url']} {serve}")
 
 
 @click.command(
@@ -121,7 +120,7 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
       toolkit serve restart
       toolkit serve restart red --yes
     """
-    answer = _give(folder, {"order": "restart", "engine": engine, "yes": yes})
+    answer = give(folder, {"order": "restart", "engine": engine, "yes": yes})
     click.echo(f"{answer['name']} is {answer['state']} again at {answer['url']}", err=True)
 
 
@@ -135,10 +134,7 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     "--model", metavar="NAME", help="Another model: a name at Hugging Face, or a directory."
 )
 @click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=suggestions.preset,
-    help="Another preset; its flags take the place of all others.",
+    "--preset", type=PRESET, help="Another preset; its flags take the place of all others."
 )
 @flags_option
 @click.option("--served-name", metavar="NAME", help="What clients call it from then on.")
@@ -146,11 +142,7 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     "--in-place", is_flag=True, help="End the old engine first, though there may be room."
 )
 @click.option(
-    "--window",
-    type=DURATION,
-    default="15m",
-    show_default=True,
-    help="That the board looks back, for the costs.",
+    "--window", type=DURATION, default="15m", help="That the board looks back, for the costs."
 )
 @click.option("--gain", type=float, help="Answered a second after it / before it, for the costs.")
 @folder_option
@@ -158,15 +150,13 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
 def swap(
     *,
     engine: str | None,
-    model: str | None,
-    preset: str | None,
     flags: tuple[str, ...],
-    served_name: str | None,
     in_place: bool,
     window: float,
     gain: float | None,
     folder: Path | None,
     yes: bool,
+    **words: str | None,
 ) -> None:
     """Put another model, preset or flag into a running stack. Where there is room the new engine starts
     beside the old one, is warmed, and takes over without a gap; else it says what the downtime costs and
@@ -177,56 +167,55 @@ def swap(
       toolkit serve swap red --set max-num-seqs=128
       toolkit serve swap --model ./finetuned --in-place --yes
     """
-    from toolkit.board.impact import PlannedRestart, decision, explained, planned
-    from toolkit.cli.impact import GAIN, RPS
+    # `words`: --model, --preset and --served-name, as a stack file has them
     from toolkit.cli.stack_read import flags_of
 
-    words = {"model": model, "preset": preset, "served_name": served_name}
     changes: dict[str, Any] = {key: word for key, word in words.items() if word is not None}
-    if model is not None and model.startswith(("./", "../")):
+    if changes.get("model", "").startswith(("./", "../")):
         # serve may run in another folder than we do
-        changes["model"] = str(Path(model).resolve())
+        changes["model"] = str(Path(changes["model"]).resolve())
     if flags:
         changes["flags"] = flags_of(flags)
     if not changes:
         raise click.UsageError("say what to swap to: --model, --preset, --set or --served-name")
-    order: dict[str, Any] = {
-        "order": "swap",
-        "engine": engine,
-        "changes": changes,
-        "in_place": in_place,
-        "yes": yes,
-    }
-    answer = _give(folder, order)
+    order: dict[str, Any] = {"order": "swap", "engine": engine, "changes": changes}
+    order |= {"in_place": in_place, "yes": yes}
+    answer = give(folder, order)
     if "ask" in answer:
-        question = answer["ask"]
-        click.echo(f"There will be a gap: {question['why']}.", err=True)
-        down_s, known_rps = question.get("downtime_s"), question.get("rps")
-        if down_s is None:
-            click.echo("How long nobody knows: the engine's last start was not timed.", err=True)
-        else:
-            rps = known_rps or RPS
-            impact = planned(
-                PlannedRestart(
-                    downtime_s=down_s, window_s=window, rps=rps, error_rps=rps, gain=gain or GAIN
-                )
-            )
-            what = f"At {rps:.3g} requests/s" if known_rps else f"If {rps:g} requests/s came"
-            click.echo(f"Its last start and warm-up took {span(down_s)}. {what}:", err=True)
-            for line in [*explained(impact), decision(impact, None)]:
-                click.echo(f"  {line}", err=True)
-            click.echo("  Stored answers are given meanwhile; all others fail.", err=True)
+        for line in _costs(answer["ask"], window, gain):
+            click.echo(line, err=True)
         if not click.confirm("Swap?", default=False, err=True):
             raise ToolkitError("nothing was swapped", "Say --yes to do it in any case")
-        answer = _give(folder, order | {"agreed": True})
+        answer = give(folder, order | {"agreed": True})
     what = answer["model"] or answer["kind"]
     click.echo(f"{answer['name']} is swapped: {what}, at {answer['url']}", err=True)
+
+
+def _costs(gap: Mapping[str, Any], window_s: float, gain: float | None) -> list[str]:
+    """What the downtime of a swap means on the board."""
+    from toolkit.board.impact import PlannedRestart, decision, explained, planned
+    from toolkit.cli.impact import GAIN, RPS
+
+    lines = [f"There will be a gap: {gap['why']}."]
+    down_s, known_rps = gap.get("downtime_s"), gap.get("rps")
+    if down_s is None:
+        return [*lines, "How long nobody knows: the engine's last start was not timed."]
+    rps = known_rps or RPS
+    impact = planned(
+        PlannedRestart(
+            downtime_s=down_s, window_s=window_s, rps=rps, error_rps=rps, gain=gain or GAIN
+        )
+    )
+    load = f"At {rps:.3g} requests/s" if known_rps else f"If {rps:g} requests/s came"
+    lines.append(f"Its last start and warm-up took {span(down_s)}. {load}:")
+    lines += (f"  {line}" for line in (*explained(impact), decision(impact, None)))
+    return [*lines, "  Stored answers are given meanwhile; all others fail."]
 
 
 @click.command(
     "reload", cls=Command, short_help="Take over changed settings of the proxy; no request is lost."
 )
-@click.argument("file", required=False, metavar="[STACK.toml]", shell_complete=suggestions.file)
+@click.argument("file", required=False, metavar="[STACK.toml]", type=FILE)
 @folder_option
 def reload(file: str | None, folder: Path | None) -> None:
     """Read the stack's file again, and go on with its [proxy]: times to live, limits, teams and their keys, upstreams.
@@ -244,7 +233,7 @@ def reload(file: str | None, folder: Path | None) -> None:
         from toolkit.serving.stack import read
 
         folder = Path(read(stack_text(Path(file)), file, preset_flags).folder)
-    _give(folder, {"order": "reload"})
+    give(folder, {"order": "reload"})
     click.echo("The proxy goes on with the settings of the file", err=True)
 
 
@@ -259,7 +248,7 @@ def stop(folder: Path | None) -> None:
     """
     from toolkit.serving.control import is_served
 
-    pid = _give(folder, {"order": "stop"})["pid"]
+    pid = give(folder, {"order": "stop"})["pid"]
     click.echo(f"Serve (pid {pid}) finishes what is under way", err=True)
     give_up_at = time.monotonic() + LONGEST_END_S
     with waiting_for("Ending"):
@@ -271,20 +260,3 @@ def stop(folder: Path | None) -> None:
                 )
             time.sleep(LOOK_S)
     click.echo("All ended", err=True)
-
-
-def _give(folder: Path | None, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Give an order to the serve of this folder; its answer. What it says meanwhile is shown."""
-    from toolkit.serving.control import give
-
-    with waiting_for("Waiting for serve"):
-        try:
-            return give(
-                folder or Path(SERVE_FOLDER), order, lambda line: click.echo(line, err=True)
-            )
-        except KeyboardInterrupt:
-            if order["order"] != "status":
-                click.echo(
-                    "Serve goes on with it; `toolkit serve status` tells how it is", err=True
-                )
-            raise

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +11,12 @@ import click
 
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.children import TOOLKIT
-from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.output import to_stderr
 from toolkit.cli.places import SERVE_FOLDER
 from toolkit.cli.proxy.process import ENDING, REACHED_AT, meaning, proxy_of, secrets_of
 from toolkit.cli.serve.events import ServeEvents, blast_on
 from toolkit.cli.serve.machine import refuse_unfit
+from toolkit.cli.signals import end_in_order
 from toolkit.cli.stack_read import preset_flags
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -43,11 +41,9 @@ def engine_lines(stack: Stack) -> Iterator[str]:
     """What each engine is, by what, and where."""
     for each in stack.engines:
         what = each.model or "a tiny random model"
-        by = {"sim": "the simulator", "tiny": f"`{each.vllm}` on the CPU"}.get(
-            each.kind, f"`{each.vllm}`"
-        )
+        by = {"sim": "the simulator", "tiny": f"`{each.vllm}` on the CPU"}
         spare = "" if each.spare_port is None else f", its successors in turn at {each.spare_port}"
-        yield f"Engine {each.name}: {what}, by {by}, at {each.url}{spare}"
+        yield f"Engine {each.name}: {what}, by {by.get(each.kind, f'`{each.vllm}`')}, at {each.url}{spare}"
 
 
 async def serve_stack(stack: Stack, notify: Notify, read_again: Callable[[], Stack]) -> None:
@@ -82,7 +78,15 @@ async def serve_stack(stack: Stack, notify: Notify, read_again: Callable[[], Sta
             blasting=lambda: blast_on(stack.database),
         )
         supervisor = StackSupervisor(stack, outside)
-        listen_to_signals(supervisor, signs)
+
+        def end() -> None:
+            signs.close()
+            to_stderr(ENDING)
+            signs.enter_context(waiting_for("Ending"))
+            supervisor.stopping.set()
+
+        # at a second signal each engine's reaper sees that we are gone, and ends its family
+        end_in_order(end)
 
         def ready(url: str) -> None:
             signs.close()
@@ -102,33 +106,6 @@ async def serve_stack(stack: Stack, notify: Notify, read_again: Callable[[], Sta
     to_stderr("All ended")
 
 
-def listen_to_signals(supervisor: StackSupervisor, signs: contextlib.ExitStack) -> None:
-    """Have a signal end it in order, and a second one at once; `signs` holds the sign of life."""
-    loop = asyncio.get_running_loop()
-    asked: list[bool] = []
-
-    def end() -> None:
-        if asked:
-            # each engine's reaper sees that we are gone, and ends its family
-            os._exit(INTERRUPTED)
-        asked.append(True)
-        signs.close()
-        to_stderr(ENDING)
-        signs.enter_context(waiting_for("Ending"))
-        supervisor.stopping.set()
-
-    def hang_up() -> None:
-        # of one closed terminal its shell tells and then the kernel: the second is nobody's haste
-        if not asked:
-            end()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
-    # nohup's own wish is that a closed terminal ends nothing
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
-
-
 class ServedProxy(TrafficGate):
     """The proxy of a stack, which runs in this process; its front workers, where it has some, in theirs."""
 
@@ -138,7 +115,7 @@ class ServedProxy(TrafficGate):
         self._served: Proxy | Workers | None = None
 
     async def open(self, settings: Settings, *, is_others: bool) -> None:
-        """Let clients in."""
+        """Let clients in; `is_others`: another model's answers may lie in the file."""
         if is_others and settings.cache.file is not None:
             await asyncio.to_thread(_forget_stored, settings)
             to_stderr(

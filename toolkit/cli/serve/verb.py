@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Group, advanced
+from toolkit.cli.options import FILE, PERSONALITY, PRESET, Known, Word
 from toolkit.cli.places import DATABASE, SERVE_FOLDER
 from toolkit.cli.serve import orders
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from toolkit.serving.stack import Stack
 
-EXAMPLES = """
+HELP = """
 Serve a stack: check the machine, start vLLM, warm it up, and only then send it what clients ask the
 proxy; restart an engine that dies or stands still. TARGET: a file `NAME.toml`, or a model
 at Hugging Face, or in a folder.
@@ -43,6 +45,13 @@ meanwhile, and from the first moment. Orders go to the serve that runs in --fold
 TINY_NAME = "tiny"
 
 
+def known_orders(context: click.Context, _begun: str) -> Known:
+    """What `toolkit serve` takes beside a stack file."""
+    group = context.parent.command if context.parent else None
+    commands = group.commands if isinstance(group, click.Group) else {}
+    return {name: one.get_short_help_str() for name, one in commands.items() if not one.hidden}
+
+
 class ServeGroup(Group):
     """What is no order is a target: `toolkit serve stack.toml` is `toolkit serve run stack.toml`."""
 
@@ -64,45 +73,42 @@ class ServeGroup(Group):
 @click.group(
     "serve",
     cls=ServeGroup,
-    help=EXAMPLES,
+    help=HELP,
     short_help="Serve a stack that starts warm and restarts itself.",
 )
 def command() -> None:
-    """Serve (the help text is EXAMPLES)."""
+    """Serve (the help text is HELP)."""
 
 
 for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.stop):
     command.add_command(order)
 
 
-@command.command("run", hidden=True, help=EXAMPLES)
+@command.command("run", hidden=True, help=HELP)
 @click.argument(
-    "target", required=False, metavar="[STACK.toml|MODEL]", shell_complete=suggestions.target
+    "target",
+    required=False,
+    metavar="[STACK.toml|MODEL]",
+    type=Word("TARGET", known_orders, is_file=True),
 )
-@click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=suggestions.preset,
-    help="Flags of the catalog; --set goes over them.",
-)
+@click.option("--preset", type=PRESET, help="Flags of the catalog; --set goes over them.")
 @orders.flags_option
 @advanced("--served-name", metavar="NAME", help="What clients call the model.")
 @advanced("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
 @advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
 @advanced("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
-@click.option(
-    "--sim",
-    metavar="PERSONALITY",
-    shell_complete=suggestions.personality,
-    help="The simulator; `toolkit sim list` names them.",
-)
+@click.option("--sim", type=PERSONALITY, help="The simulator; `toolkit sim list` names them.")
 @advanced("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
 @orders.folder_option
 @advanced(
-    "--db", "database", metavar="FILE", shell_complete=suggestions.file, envvar="TOOLKIT_DB", show_envvar=True,
-    help="Where events go.  [default: data/toolkit.db]",
-)  # fmt: skip
+    "--db",
+    "database",
+    type=FILE,
+    envvar="TOOLKIT_DB",
+    show_envvar=True,
+    help=f"Where events go.  [default: {DATABASE}]",
+)
 @advanced("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
 @click.option("--check", is_flag=True, help="Read the stack, say what it means, and end.")
 def run(
@@ -122,17 +128,21 @@ def run(
     no_preflight: bool,
     check: bool,
 ) -> None:
-    """Serve until Ctrl-C, SIGTERM or `toolkit serve stop` (the help text is EXAMPLES)."""
+    """Serve until Ctrl-C, SIGTERM or `toolkit serve stop` (the help text is HELP)."""
     named = (target is not None) + tiny + (sim is not None)
     if named > 1 or (named == 0 and preset is None):
         raise click.UsageError("name a stack file or a model, or say --tiny or --sim PERSONALITY")
-    is_file = target is not None and target.endswith(".toml")
-    of_engine = {"set": flags, "served-name": served_name, "gpus": gpus}
-    for option, value in ({"preset": preset} | of_engine).items():
-        if is_file and value:
-            raise click.UsageError(
-                f"--{option} belongs to one engine: write it into the stack file"
-            )
+    stack_file = target if target is not None and target.endswith(".toml") else None
+    of_engine: dict[str, object] = {"set": flags, "served-name": served_name, "gpus": gpus}
+
+    def refuse_for_one_engine(options: "Mapping[str, object]", why: str) -> None:
+        """Nothing that is said of one engine is dropped silently where there may be several."""
+        for option, value in options.items():
+            if value:
+                raise click.UsageError(f"--{option} belongs to one engine{why}")
+
+    if stack_file:
+        refuse_for_one_engine({"preset": preset} | of_engine, ": write it into the stack file")
 
     from toolkit.cli.catalog import profile_from
     from toolkit.cli.inputs import allow_open_files, occupy_standard_files
@@ -148,52 +158,48 @@ def run(
     from toolkit.sim.presets import PRESETS
 
     # what the command line says of the whole stack
-    over: dict[str, Any] = {}
-    if folder is not None:
-        over["folder"] = str(folder)
-    if database is not None:
-        over["database"] = database
-    if no_preflight:
-        over["preflight"] = False
-    proxy = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
-    if proxy:
-        over["proxy"] = proxy
-    where = f"`{target}`" if is_file else "the command line"
+    proxy = {"port": port, "host": host}
+    said = {
+        "folder": None if folder is None else str(folder),
+        "database": database,
+        "preflight": False if no_preflight else None,
+        "proxy": {key: value for key, value in proxy.items() if value is not None} or None,
+    }
+    over: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+    where = f"`{stack_file}`" if stack_file else "the command line"
 
     def draft() -> "Stack":
         """The stack that the file or the command line describes, its free ports not chosen yet."""
-        if target is not None and is_file:
-            text = stack_text(Path(target))
-            return read(text, target, preset_flags, over, {"database": DATABASE})
-        if preset is not None and not named:
+        if stack_file:
+            text = stack_text(Path(stack_file))
+            return read(text, stack_file, preset_flags, over, {"database": DATABASE})
+        words = {"preset": preset, "served_name": served_name, "gpus": gpus}
+        engine: dict[str, Any] = {key: word for key, word in words.items() if word is not None}
+        engine["flags"] = flags_of(flags)
+        engines: list[Mapping[str, Any]] = [engine]
+        if tiny:
+            engine |= {"kind": "tiny", "name": TINY_NAME, "served_name": served_name or TINY_NAME}
+        elif sim is not None:
+            # the only engine: nothing would ever serve without it
+            if sim not in PRESETS:
+                raise ToolkitError(
+                    f"the simulator has no personality `{sim}`",
+                    "`toolkit sim list` names all of them and what they do",
+                )
+            engine |= {"kind": "sim", "model": sim}
+        elif target is not None:
+            engine["model"] = target
+        else:
+            assert preset is not None
             engines = list(presets.preset(preset, table("presets")).engines)
             if not engines:
                 raise ToolkitError(
                     f"the preset `{preset}` is for a model of yours",
                     f"`toolkit serve MODEL --preset {preset}`",
                 )
-            for option, value in of_engine.items():
-                if value:
-                    raise click.UsageError(
-                        f"--{option} belongs to one engine, and the preset `{preset}` is several: write a stack file"
-                    )
-        else:
-            words = {"preset": preset, "served_name": served_name, "gpus": gpus}
-            engine: dict[str, Any] = {key: word for key, word in words.items() if word is not None}
-            engine["flags"] = flags_of(flags)
-            if tiny:
-                engine = {"served_name": TINY_NAME} | engine | {"kind": "tiny", "name": TINY_NAME}
-            elif sim is not None:
-                # the only engine: nothing would ever serve without it
-                if sim not in PRESETS:
-                    raise ToolkitError(
-                        f"the simulator has no personality `{sim}`",
-                        "`toolkit sim list` names all of them and what they do",
-                    )
-                engine |= {"kind": "sim", "model": sim}
-            else:
-                engine["model"] = target
-            engines = [engine]
+            refuse_for_one_engine(
+                of_engine, f", and the preset `{preset}` is several: write a stack file"
+            )
         tables = {"folder": SERVE_FOLDER, "database": DATABASE, "engine": engines, **over}
         return drafted(tables, where, preset_flags)
 

@@ -151,7 +151,8 @@ def command(
             print_steps(plan, sim=sim, as_json=as_json)
             return
 
-    from toolkit.cli.children import LEASH, TOOLKIT, signals_raise
+    from toolkit.cli.children import PARENT_DEATH, TOOLKIT
+    from toolkit.cli.signals import signals_raise
     from toolkit.cli.sweep.plan import impossible_in
     from toolkit.records import Run
     from toolkit.store import Store
@@ -183,7 +184,7 @@ def command(
                 ) from error
 
         tools = Tools(
-            command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
+            command=(sys.executable, str(PARENT_DEATH), str(os.getpid()), *TOOLKIT),
             # its own files lie beside the database
             folder=database.resolve().parent / "sweeps" / run.id,
             database=database.resolve(),

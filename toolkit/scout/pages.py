@@ -1,4 +1,4 @@
-"""What a host answered to one look, as plain values, and which further pages that makes worth asking. No network: `look` asks."""
+"""What a host answered to one scrape, as plain values, and which further pages that makes worth asking. No network: `scrape` asks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +19,8 @@ INVOCATIONS = "/invocations"
 """vLLM's SageMaker route runs inference and is not guarded by `--api-key`."""
 TOKENIZE = "/tokenize"
 """Unguarded too; its answer carries max_model_len."""
+POSTED: Mapping[str, Mapping[str, str]] = {TOKENIZE: {"prompt": "a"}}
+"""JSON for a page that takes a POST; all others are asked with GET. None of them runs inference or changes the host."""
 ABOUT = {"tgi": "/info", "sglang": "/server_info", "llama.cpp": "/props"}
 """Where engines without /version tell about themselves."""
 ENGINE_MARKS = {
@@ -66,13 +68,16 @@ class PageAnswer:
         return self.refused or self.status in (400, 500)
 
 
+NOT_ASKED = PageAnswer(problem="not asked")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """All answers of one host to one look."""
+    """All answers of one host at one time."""
 
     host: Host
     at: float
-    """Wall clock when the look began, seconds since 1970."""
+    """Wall clock when it began, seconds since 1970."""
     answers: Mapping[str, PageAnswer] = field(default_factory=dict)
     quiet: PageAnswer | None = None
     """A small page asked once more while this machine had nothing else to do, for its latency."""
@@ -82,60 +87,41 @@ class Scrape:
         return self.answers.get(path, NOT_ASKED)
 
 
-NOT_ASKED = PageAnswer(problem="not asked")
-
-
 def gateway(answers: Mapping[str, PageAnswer]) -> str | None:
     """Which gateway answers, one of GATEWAYS, by words that are its own: so it is known while no engine behind it answers.
 
     As recorded of LiteLLM 1.106.2 and of vllm-router 0.1.17, whose words its ancestor, SGLang's router, has too.
     """
-
-    def body(path: str) -> bytes:
-        return answers.get(path, NOT_ASKED).body
-
-    litellm = (
-        b"I'm alive!" in body(LITELLM_ALIVE)
-        or body(HEALTH).startswith(b'{"healthy_endpoints"')
-        or b"\nlitellm_" in body(METRICS)
+    alive, health, metrics = (
+        answers.get(path, NOT_ASKED).body for path in (LITELLM_ALIVE, HEALTH, METRICS)
     )
-    if litellm:
+    is_litellm = b"I'm alive!" in alive or health.startswith(b'{"healthy_endpoints"')
+    if is_litellm or b"\nlitellm_" in metrics:
         return "litellm"
-    if body(HEALTH).startswith((b"All servers healthy", b"Unhealthy servers:")):
+    if health.startswith((b"All servers healthy", b"Unhealthy servers:")):
         return "vllm-router"
     # its families stand there before it has seen an engine
-    return "production-stack-router" if b" vllm:healthy_pods_total " in body(METRICS) else None
+    return "production-stack-router" if b" vllm:healthy_pods_total " in metrics else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRequest:
-    """A request to make: none of them runs inference or changes the host."""
-
-    method: str = "GET"
-    path: str
-    json: Mapping[str, str] | None = None
-
-
-def follow_ups(answers: Mapping[str, PageAnswer], *, has_key: bool) -> list[PageRequest]:
+def follow_ups(answers: Mapping[str, PageAnswer], *, has_key: bool) -> list[str]:
     """Which further pages the first answers make worth asking, most often none."""
     health, version, models, metrics = (answers[path] for path in FIRST_ROUND)
-    asked = []
+    paths = []
     is_json = metrics.ok and metrics.body.lstrip()[:1] in (b"{", b"[")
     if is_json or metrics.status == 404:
-        asked.append(PageRequest(path=TRTLLM_METRICS))
+        paths.append(TRTLLM_METRICS)
     # /health refuses or fails, or /metrics refuses: LiteLLM does so while it is well
     if LITELLM_ALIVE not in answers and (health.may_want_key or metrics.refused):
-        asked.append(PageRequest(path=LITELLM_ALIVE))
-    # where a key is wanted: is another door open? GET is refused by a POST route that exists
+        paths.append(LITELLM_ALIVE)
+    # where a key is wanted: is another route open? GET is refused by a POST route that exists
     if models.refused or has_key:
-        asked.append(PageRequest(path=INVOCATIONS))
+        paths.append(INVOCATIONS)
     if models.refused and version.ok:
-        asked.append(PageRequest(method="POST", path=TOKENIZE, json={"prompt": "a"}))
+        paths.append(TOKENIZE)
     if not version.ok:
-        said = metrics.body + models.body
-        asked += [
-            PageRequest(path=ABOUT[engine])
-            for engine, marks in ENGINE_MARKS.items()
-            if any(mark in said for mark in marks)
-        ]
-    return asked
+        shown = metrics.body + models.body
+        for engine, marks in ENGINE_MARKS.items():
+            if any(mark in shown for mark in marks):
+                paths.append(ABOUT[engine])
+    return paths

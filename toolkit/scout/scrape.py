@@ -11,7 +11,7 @@ import math
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -21,8 +21,8 @@ import httpx
 from toolkit.hosts import same_origin
 from toolkit.records import Host
 from toolkit.safe_text import printable
-from toolkit.scout import answers as pages
-from toolkit.scout.answers import PageAnswer, PageRequest, Scrape, follow_ups
+from toolkit.scout import pages
+from toolkit.scout.pages import PageAnswer, Scrape
 from toolkit.scout.problems import problem_of
 
 log = logging.getLogger("toolkit.scout")
@@ -34,42 +34,92 @@ MAX_PAGE_BYTES = 2**20
 MAX_REDIRECTS = 3
 PATIENCE = 16
 """A page may take this part of the timeout before the next is asked beside it: 0.3 of 5 s."""
-QUIET_PAGES = (pages.VERSION, pages.MODELS)
 GAP_S = 0.001
 TURN_S = 0.003
 """A near host's answer is here by then; 100 far hosts in turn take 100 * (1 + 3) ms."""
 LATE_S = 0.001
 """A sleep that ends later than this says that the loop was busy; an idle one is 0.1 ms late."""
 CROWD = 100
-"""So many looks under way take turns on one core for a second; 1,000 take 7 s, more than the timeout."""
+"""So many scrapes under way take turns on one core for a second; 1,000 take 7 s, more than the timeout."""
 BEHIND_S = 0.02
 """A round of the event loop that takes longer says that answers wait to be read."""
 HEADERS = {"user-agent": "toolkit-scout", "accept": "*/*", "accept-encoding": "identity"}
 
 
+def tls_context(*, insecure: bool = False, ca_file: str | None = None) -> ssl.SSLContext:
+    """Make the one TLS context that all clients share (100 of them would cost 1.4 s of CPU).
+
+    Raises OSError when the CA file cannot be read and ssl.SSLError when it is none.
+    """
+    context = httpx.create_ssl_context(verify=not insecure, trust_env=False)
+    if ca_file:
+        context.load_verify_locations(ca_file)
+    return context
+
+
+class Pacing:
+    """When this machine's scouts may act: one core serves all of them, and its delays would count as the hosts'."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._entering = asyncio.Lock()
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Let a scrape begin: a hundred at once, a further one while this machine keeps up.
+
+        A host's deadline runs from its scrape's beginning: of a thousand begun together each would miss its own for the
+        others' work. Who hangs keeps nobody out: hanging is no work.
+        """
+        async with self._entering:
+            behind_s = math.inf
+            while self._under_way >= CROWD and behind_s > BEHIND_S:
+                began = time.monotonic()
+                await asyncio.sleep(0)
+                behind_s = time.monotonic() - began
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    async def quietly(self, ask: Callable[[], Coroutine[Any, Any, PageAnswer]]) -> PageAnswer:
+        """Ask once it is this host's turn and the machine is idle: the work for all other hosts would count as its latency.
+
+        The next host's turn comes with the answer, or soon: a far host must not hold up all others.
+        """
+        async with self._turn:
+            late_s = LATE_S
+            while late_s >= LATE_S:  # until a sleep ends on time
+                slept_at = time.monotonic()
+                await asyncio.sleep(GAP_S)
+                late_s = time.monotonic() - slept_at - GAP_S
+            asking = asyncio.create_task(ask())
+            try:
+                await asyncio.wait((asking,), timeout=TURN_S)
+            except asyncio.CancelledError:
+                asking.cancel()
+                raise
+        return await asking
+
+
 class Scout:
-    """One host's HTTP client and key; asks for all pages of one look under one deadline."""
+    """One host's HTTP client and key; asks for all pages of one scrape under one deadline."""
 
     def __init__(
-        self,
-        host: Host,
-        tls: ssl.SSLContext,
-        key: str | None,
-        timeout_s: float,
-        quiet: "QuietMoments",
+        self, host: Host, tls: ssl.SSLContext, key: str | None, timeout_s: float, pacing: Pacing
     ) -> None:
-        self.host = host
-        self._key = key
-        self._timeout_s = timeout_s
-        self._quiet = quiet
+        self.host, self.pacing = host, pacing
+        self._key, self._timeout_s = key, timeout_s
         self._health = pages.HEALTH
         self._client = httpx.AsyncClient(
             verify=tls,
             trust_env=False,  # a proxy from the environment would be contacted though nobody listed it
             follow_redirects=False,
-            timeout=None,  # noqa: S113 (the deadline of the whole look is kept in `_in_time`)
+            timeout=None,  # noqa: S113 (the deadline of the whole scrape is kept in `_in_time`)
             headers=HEADERS,
-            # kept cookies would pile up, look after look, and tell this scout from another
+            # kept cookies would pile up, scrape after scrape, and tell this scout from another
             cookies=CookieJar(DefaultCookiePolicy(netscape=False, rfc2965=False)),
             limits=httpx.Limits(max_connections=8, max_keepalive_connections=1),
         )
@@ -78,30 +128,28 @@ class Scout:
         """Close the host's connections."""
         await self._client.aclose()
 
-    async def look(self) -> Scrape:
+    async def scrape(self) -> Scrape:
         """Ask every page, then those that only the first answers show to be worth asking."""
         at, deadline = time.time(), time.monotonic() + self._timeout_s
-        first = [PageRequest(path=path) for path in (self._health, *pages.FIRST_ROUND[1:])]
+        first = (self._health, *pages.FIRST_ROUND[1:])
         answers = {pages.HEALTH: pages.NOT_ASKED} | await self._in_time(first, deadline)
-        answers |= await self._in_time(follow_ups(answers, has_key=self._key is not None), deadline)
+        answers |= await self._in_time(
+            pages.follow_ups(answers, has_key=self._key is not None), deadline
+        )
         if pages.gateway(answers) == "litellm":
-            self._health = pages.LITELLM_ALIVE  # its /health would call every model at each look
+            self._health = pages.LITELLM_ALIVE  # its /health would call every model each time
 
-        # a page that came once more, alone: the work for other hosts would count as this one's latency
-        paths = (self._health, *QUIET_PAGES)
-        came = [path for path in paths if path in answers and answers[path].ok]
+        # a page that came is asked once more, alone, for its latency
+        small = (self._health, pages.VERSION, pages.MODELS)
+        came = [path for path in small if path in answers and answers[path].ok]
         quiet = None
         if came:
-            left_s = deadline - time.monotonic()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    request = PageRequest(path=came[0])
-                    quiet = await self._quiet.ask(lambda: self._fetch(request, None))
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    quiet = await self.pacing.quietly(lambda: self._fetch(came[0], None))
         return Scrape(host=self.host, at=at, answers=answers, quiet=quiet)
 
-    async def _in_time(
-        self, requests: Iterable[PageRequest], deadline: float
-    ) -> dict[str, PageAnswer]:
+    async def _in_time(self, paths: Iterable[str], deadline: float) -> dict[str, PageAnswer]:
         """Ask one after the other; what is not there at the deadline becomes a problem.
 
         One connection serves a host that answers: for 100 hosts 0.66 s of CPU, all four pages at
@@ -109,15 +157,14 @@ class Scout:
         """
         tasks: dict[str, asyncio.Task[PageAnswer]] = {}
         try:
-            for request in requests:
-                tasks[request.path] = asyncio.create_task(self._ask(request))
+            for path in paths:
+                tasks[path] = asyncio.create_task(self._ask(path))
                 left_s = max(0.0, deadline - time.monotonic())
-                patience_s = min(left_s, self._timeout_s / PATIENCE)
-                await asyncio.wait((tasks[request.path],), timeout=patience_s)
+                await asyncio.wait((tasks[path],), timeout=min(left_s, self._timeout_s / PATIENCE))
             if tasks:
                 left_s = max(0.0, deadline - time.monotonic())
                 await asyncio.wait(tasks.values(), timeout=left_s)
-        finally:  # too late, or somebody stopped the look: no page outlives it
+        finally:  # too late, or somebody stopped the scrape: no page outlives it
             for task in tasks.values():
                 task.cancel()
         answers = {}
@@ -129,61 +176,62 @@ class Scout:
             answers[path] = answer
         return answers
 
-    async def _ask(self, request: PageRequest) -> PageAnswer:
+    async def _ask(self, path: str) -> PageAnswer:
         """Ask without the key; again with it where it is wanted and may go."""
-        answer = await self._fetch(request, None)
-        if answer.may_want_key and self._key and request.path in pages.KEY_GOES_TO:
-            return await self._fetch(request, self._key)
+        answer = await self._fetch(path, None)
+        if answer.may_want_key and self._key and path in pages.KEY_GOES_TO:
+            return await self._fetch(path, self._key)
         return answer
 
-    async def _fetch(self, request: PageRequest, key: str | None) -> PageAnswer:
+    async def _fetch(self, path: str, key: str | None) -> PageAnswer:
         """Ask, follow redirects to the same address, and send once more what a host never read.
 
         It may close an idle connection at any moment. vLLM does so after 5 s; with `--watch --interval 5s` that moment is the
-        next look's.
+        next scrape's.
         """
-        url = self.host.url + request.path
+        url = self.host.url + path
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 clock = _Clock()
                 try:
-                    answer, target = await self._send(request, url, key, clock)
+                    answer, target = await self._send(path, url, key, clock)
                 except (httpx.NetworkError, httpx.RemoteProtocolError):
-                    if not clock.on_a_used_connection:
+                    if clock.connected or clock.answered_at is not None:
                         raise
-                    answer, target = await self._send(request, url, key, _Clock())
+                    answer, target = await self._send(path, url, key, _Clock())
                 if target is None:
                     return answer
                 if not same_origin(self.host.url, target):
                     parts = urlsplit(target)
                     shown = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
-                    problem = f"`{request.path}` redirects to `{shown}`, not followed"
+                    problem = f"`{path}` redirects to `{shown}`, not followed"
                     return PageAnswer(status=answer.status, problem=problem)
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return PageAnswer(problem=problem_of(error, request.path))
-        return PageAnswer(problem=f"`{request.path}` redirects in a circle")
+            return PageAnswer(problem=problem_of(error, path))
+        return PageAnswer(problem=f"`{path}` redirects in a circle")
 
     async def _send(
-        self, request: PageRequest, url: str, key: str | None, clock: "_Clock"
+        self, path: str, url: str, key: str | None, clock: "_Clock"
     ) -> tuple[PageAnswer, str | None]:
         """One request; a redirect's target comes beside the answer."""
         async with self._client.stream(
-            request.method,
+            "POST" if path in pages.POSTED else "GET",
             url,
             headers={"authorization": f"Bearer {key}"} if key else {},
-            json=request.json,
+            json=pages.POSTED.get(path),
             extensions={"trace": clock.trace},
         ) as response:
             location = response.headers.get("location")
             target = urljoin(url, location) if location and response.is_redirect else None
-            body, problem = (b"", None) if target else await _body(request.path, response)
+            body, problem = (b"", None) if target else await _body(path, response)
+            elapsed_s = None if clock.answered_at is None else clock.answered_at - clock.sent_at
             answer = PageAnswer(
                 status=response.status_code,
                 content_type=response.headers.get("content-type", ""),
                 allow=response.headers.get("allow", ""),
                 body=body,
-                elapsed_ms=clock.elapsed_ms,
+                elapsed_ms=None if elapsed_s is None else elapsed_s * 1000,
                 answered_at=clock.answered_at,
                 problem=problem,
                 with_key=key is not None,
@@ -192,63 +240,22 @@ class Scout:
 
 
 class _Clock:
-    """Times one request from its first byte out to its response headers in.
-
-    Only these two moments, so that the connection's set-up does not count as the host's latency.
-    """
+    """When one request's first byte went out and its response headers came: the connection's set-up is not the host's latency."""
 
     def __init__(self) -> None:
-        self._connected = False
-        self._sent_at = 0.0
+        self.connected = False
+        """For this request: it did not go out on a connection of an earlier one."""
+        self.sent_at = 0.0
         self.answered_at: float | None = None
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:  # noqa: ARG002 (httpcore's signature)
         """Listen to httpcore's events."""
         if event == "connection.connect_tcp.started":
-            self._connected = True
+            self.connected = True
         elif event.endswith("send_request_headers.started"):
-            self._sent_at = time.monotonic()
+            self.sent_at = time.monotonic()
         elif event.endswith("receive_response_headers.complete"):
             self.answered_at = time.monotonic()
-
-    @property
-    def on_a_used_connection(self) -> bool:
-        """Whether the request went out on a connection of an earlier one and got no answer."""
-        return not self._connected and self.answered_at is None
-
-    @property
-    def elapsed_ms(self) -> float | None:
-        """Milliseconds between the two moments."""
-        return None if self.answered_at is None else (self.answered_at - self._sent_at) * 1000
-
-
-class QuietMoments:
-    """Lets waiting hosts through one by one, each when this machine is idle.
-
-    Without it the work for all the other hosts counts as each host's latency.
-    """
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-
-    async def ask(self, question: Callable[[], Coroutine[Any, Any, PageAnswer]]) -> PageAnswer:
-        """Wait for one's turn and for an idle moment, then ask.
-
-        The next host's turn comes with the answer, or soon: a far host must not hold up all others.
-        """
-        async with self._turn:
-            late_s = LATE_S
-            while late_s >= LATE_S:  # until a sleep ends on time
-                slept_at = time.monotonic()
-                await asyncio.sleep(GAP_S)
-                late_s = time.monotonic() - slept_at - GAP_S
-            asked = asyncio.create_task(question())
-            try:
-                await asyncio.wait((asked,), timeout=TURN_S)
-            except asyncio.CancelledError:
-                asked.cancel()
-                raise
-        return await asked
 
 
 async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]:
@@ -277,63 +284,3 @@ async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]
     if not inflater.eof or inflater.unused_data:
         return b"", f"`{path}` is compressed and did not unpack whole"
     return body, None
-
-
-def tls_context(*, insecure: bool = False, ca_file: str | None = None) -> ssl.SSLContext:
-    """Make the one TLS context that all clients share (100 of them would cost 1.4 s of CPU).
-
-    Raises OSError when the CA file cannot be read and ssl.SSLError when it is none.
-    """
-    context = httpx.create_ssl_context(verify=not insecure, trust_env=False)
-    if ca_file:
-        context.load_verify_locations(ca_file)
-    return context
-
-
-class Crowd:
-    """Lets looks begin: a hundred at once, a further one while this machine keeps up.
-
-    A host's deadline runs from its look's beginning. A thousand begun together would take turns on
-    one core, and each would miss its deadline for the others' work.
-    """
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._door = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait at the door, then count as under way. Who hangs keeps nobody out: hanging is no work."""
-        async with self._door:
-            behind_s = math.inf
-            while self._under_way >= CROWD and behind_s > BEHIND_S:
-                began = time.monotonic()
-                await asyncio.sleep(0)
-                behind_s = time.monotonic() - began
-            self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-
-
-async def follow(
-    scout: Scout,
-    looks: int | None,
-    interval_s: float,
-    on_look: Callable[[Scrape], Awaitable[None]],
-    crowd: Crowd,
-) -> None:
-    """Look at one host `looks` times (None: until cancelled), one every `interval_s`.
-
-    A look that takes longer than the interval skips the ticks it missed; the grid stays.
-    """
-    start, done = time.monotonic(), 0
-    while True:
-        async with crowd.place():
-            await on_look(await scout.look())
-        done += 1
-        if looks is not None and done >= looks:
-            return
-        passed = time.monotonic() - start
-        await asyncio.sleep((passed // interval_s + 1) * interval_s - passed)

@@ -1,4 +1,4 @@
-"""Runs a command that ends with the process that wants it: `python leash.py PARENT COMMAND...`.
+"""Runs a command that ends with the process that wants it: `python parent_death.py PARENT COMMAND...`.
 
 A parent that is killed can tell nobody. Linux is asked to send SIGTERM to the command then, which ends a blast cleanly;
 elsewhere the command outlives its parent. Run by path, so it imports nothing of the toolkit's.
@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Put this process on the leash and become the command."""
+    """Ask for the parent-death signal and become the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

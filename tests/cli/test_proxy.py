@@ -1,9 +1,11 @@
 """`toolkit proxy` as a user meets it: what it says, what it keeps, how it ends."""
 
 import json
+import os
 import signal
 import socket
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.proxied import ASKED as TINY
-from support.proxy_verb import PATIENCE_S, ask, proxying, refused
+from support.proxy_verb import COMMAND, PATIENCE_S, ask, proxying, refused
 from support.sim_fleet import running
 
 from toolkit.store import Store
@@ -70,19 +72,6 @@ def test_killed_it_loses_no_answer_but_the_last_moment_s(engine: str, tmp_path: 
         told = [proxy.ask(ASKED | {"seed": seed})[1]["cache-status"] for seed in range(5)]
     assert all("; hit" in each for each in told)
     assert sum("request_id" in json.loads(line) for line in log.read_text().splitlines()) == 5
-
-
-def test_hangup_opens_the_log_anew(engine: str, tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    with proxying("--upstream", engine, "--log", log, "--no-cache-file", cwd=tmp_path) as proxy:
-        proxy.ask(ASKED)
-        log.rename(tmp_path / "old.jsonl")
-        proxy.process.send_signal(signal.SIGHUP)
-        give_up = time.monotonic() + 30
-        while not log.exists() and time.monotonic() < give_up:
-            proxy.ask(ASKED)
-        proxy.end()
-    assert log.exists()
 
 
 def test_requests_go_into_a_database_where_the_workload_finds_them(
@@ -172,29 +161,6 @@ def test_a_port_that_is_taken_is_told(engine: str, tmp_path: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    # an upstream that takes the request and never answers
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with proxying("--upstream", url, "--no-cache-file", cwd=tmp_path) as proxy:
-            client = socket.create_connection(("127.0.0.1", proxy.port))
-            body = json.dumps(ASKED).encode()
-            client.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(body), body)
-            )
-            give_up = time.monotonic() + 30
-            while json.loads(proxy.get("/state", admin=True)[2])["flights"] == 0:
-                assert time.monotonic() < give_up
-            proxy.process.send_signal(signal.SIGINT)
-            while not any(line.startswith("Ending") for line in proxy.said):
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
-            proxy.process.send_signal(signal.SIGINT)
-            assert proxy.process.wait(PATIENCE_S) == 130
-            client.close()
-
-
 def test_the_clients_port_of_a_host_without_teams_shows_engine_and_cache(
     engine: str, tmp_path: Path
 ) -> None:
@@ -204,3 +170,28 @@ def test_the_clients_port_of_a_host_without_teams_shows_engine_and_cache(
     assert status == 200
     assert b"vllm:num_requests_running" in page
     assert b"toolkit_proxy_requests_total" in page
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_signal_ends_it_though_nobody_reads_what_it_says(workers: int, tmp_path: Path) -> None:
+    words = f"--upstream http://127.0.0.1:9 --workers {workers} --port 0 --admin-port 0"
+    """As behind `2>&1 | head`."""
+    process = subprocess.Popen(
+        [*COMMAND, *words.split(), "--cache-file", str(tmp_path / "cache.db")],
+        cwd=tmp_path,
+        env=os.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        while not process.stderr.readline().startswith(b"Ready:"):
+            assert process.poll() is None
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(PATIENCE_S)
