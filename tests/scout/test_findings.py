@@ -119,7 +119,7 @@ def test_vllms_own_concurrency_counts_before_tokens_by_length() -> None:
 
 LOAD = PageAnswer(status=200, body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n')
 KEYED = replace(LOAD, with_key=True)
-LONG = "".join(
+LONG = "vllm:num_requests_waiting 0\n" + "".join(
     f'vllm:num_requests_running{{engine="{n}",model_name="m"}} 1\n' for n in range(60_000)
 )
 

@@ -23,7 +23,7 @@ def with_tables(page: str) -> str:
 
 
 def _table(name: str, command: click.Command) -> str:
-    ctx = click.Context(command, info_name=name)
+    ctx = click.Context(command, info_name=name, **command.context_settings)
     rows = [_row(param, ctx) for param in command.params if isinstance(param, click.Option)]
     shown = [row for row in rows if row]
     if not shown:
