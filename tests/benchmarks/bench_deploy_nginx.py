@@ -25,9 +25,9 @@ from at_length import at_length
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support.deployed import site  # noqa: E402
 from support.nginxes import serving  # noqa: E402 (path first)
 from support.sim_fleet import running  # noqa: E402
-from support.sites import site  # noqa: E402
 
 ROUNDS = at_length(200, 5)
 CROWD = 32

@@ -22,7 +22,8 @@ from at_length import at_length
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.raw_server import RECORDED, RawServer, http, recorded  # noqa: E402 (path first)
+from support.raw_server import RawServer, http  # noqa: E402 (path first)
+from support.recordings import RECORDED, recorded  # noqa: E402 (path first)
 
 HOSTS = 100
 HANGING = 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import until
+from contract.harness.programs import free_port, until
 from support import sim_fleet
 from support.chat import CHAT
 from support.locusts import (
@@ -32,7 +32,6 @@ from support.locusts import (
     wait_for,
 )
 from support.raw_server import http, recorded, serving
-from support.served import free_port
 
 from toolkit.store import Store
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import until
+from contract.harness.programs import free_port, until
 from support.chat import CHAT, DONE, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.locusts import (
     BEGUN,
@@ -29,7 +29,6 @@ from support.locusts import (
     wait_for,
 )
 from support.raw_server import RawServer, http, recorded, serving
-from support.served import free_port
 
 from toolkit.store import Store
 

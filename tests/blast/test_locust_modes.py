@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.harness.programs import until
+from contract.harness.programs import free_port, until
 from support import sim_fleet
 from support.locusts import (
     CAST,
@@ -29,7 +29,6 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
-from support.served import free_port
 
 from toolkit.store import Store
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.harness.programs import gone, until
+from contract.harness.programs import free_port, gone, until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -16,7 +16,6 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
-from support.served import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner, Result
-from contract.harness.programs import gone
-from support.served import free_port
+from contract.harness.programs import free_port, gone
 
 from toolkit.cli import demo as demo_verb
 from toolkit.cli import leaderboard, main

@@ -12,8 +12,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import PATIENCE_S, run
 from support.proxied import ASKED as TINY
-from support.proxy_verb import COMMAND, PATIENCE_S, ask, proxying, refused
+from support.proxy_verb import ask, proxying
 from support.sim_fleet import running
 
 from toolkit.store import Store
@@ -115,11 +116,11 @@ def test_keys_in_a_file_that_others_may_read_are_refused(engine: str, tmp_path: 
     settings.write_text(
         f'keys_file = "{keys}"\n[[upstream]]\nurl = "{engine}"\n[[team]]\nname = "red"\n'
     )
-    ran = refused("--config", settings, "--check", cwd=tmp_path)
+    ran = run("proxy", "--config", settings, "--check", cwd=tmp_path)
     assert ran.returncode == 1
     assert f"Hint: `chmod 600 {keys}`" in ran.stderr
     keys.chmod(0o600)
-    ran = refused("--config", settings, "--check", cwd=tmp_path)
+    ran = run("proxy", "--config", settings, "--check", cwd=tmp_path)
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (0, "These settings are good")
     assert not (tmp_path / "data").exists(), "--check makes nothing"
 
@@ -144,7 +145,7 @@ def test_keys_in_a_file_that_others_may_read_are_refused(engine: str, tmp_path: 
 def test_a_command_line_that_makes_no_sense_is_told(
     tmp_path: Path, words: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
-    ran = refused(*words, cwd=tmp_path)
+    ran = run("proxy", *words, cwd=tmp_path)
     assert ran.returncode == code
     assert message in ran.stderr
     assert hint in ran.stderr
@@ -154,7 +155,7 @@ def test_a_command_line_that_makes_no_sense_is_told(
 def test_a_port_that_is_taken_is_told(engine: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ran = refused("--upstream", engine, "--port", port, "--no-cache-file", cwd=tmp_path)
+        ran = run("proxy", "--upstream", engine, "--port", port, "--no-cache-file", cwd=tmp_path)
     assert ran.returncode == 1
     assert f"Error: cannot listen on 127.0.0.1:{port}: " in ran.stderr
     assert "Hint: " in ran.stderr

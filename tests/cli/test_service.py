@@ -6,9 +6,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from contract.harness.stacks import write_stack
 from support.managers import manager
 from support.proxy_verb import proxying
-from support.served import ONE, serving, stack_file
+from support.served import serving
 
 NOBODY = ("--upstream", "http://127.0.0.1:9", "--no-cache-file")
 """A proxy is alive without its upstreams."""
@@ -66,7 +67,7 @@ def test_a_stack_says_what_it_waits_for_and_lives_until_it_is_told_to_stop(
     with manager() as listener:
         monkeypatch.setenv("NOTIFY_SOCKET", listener.address)
         monkeypatch.setenv("WATCHDOG_USEC", "1000000")
-        with serving(tmp_path, str(stack_file(tmp_path, ONE))) as served:
+        with serving(tmp_path, str(write_stack(tmp_path))) as served:
             *early, ready = listener.until("READY")
             assert early[0]["STATUS"].startswith("Starting: one ")
             assert ready["STATUS"].endswith(": one up")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.harness.programs import runs
-from support.dogs import PATIENCE_S, TOOLKIT, watchdog
+from contract.harness.programs import PATIENCE_S, TOOLKIT, free_port, runs
+from support.dogs import watchdog
 from support.raw_server import serving, vllm_pages
-from support.served import free_port
 
 from toolkit.records import Run
 from toolkit.store import Store
@@ -31,7 +30,7 @@ def sim(port: int) -> list[str]:
         "-c",
         f'"$@" --port {port} & wait $!',
         "sh",
-        *TOOLKIT,
+        TOOLKIT,
         "sim",
         "serve",
         "--time-scale",
@@ -124,7 +123,7 @@ def test_a_crash_loop_ends_with_its_cause_and_exit_1(tmp_path: Path) -> None:
     with watchdog(*words, "--", "sh", "-c", script, cwd=tmp_path) as dog:
         dog.wait_for("ready after ")
         listener(port).send_signal(signal.SIGKILL)
-        assert dog.process.wait(PATIENCE_S) == 1
+        assert dog.program.wait() == 1
     texts = dog.texts()
     assert [text.split(":")[0] for text in texts[-3:]] == ["did not come back"] * 2 + ["stays down"]
     assert texts[-1] == "stays down: 2 restarts within 600 s: a crash loop"
@@ -139,7 +138,7 @@ def quoted(words: list[str]) -> str:
 
 def run(*words: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*TOOLKIT, "watchdog", *map(str, words)],
+        [TOOLKIT, "watchdog", *map(str, words)],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -197,7 +196,7 @@ def test_without_a_command_trouble_and_its_end_are_told_and_nobody_is_touched(
     words = ("--url", f"127.0.0.1:{port}", "--no-store", *QUICK)
     with watchdog(*words, cwd=tmp_path) as dog:
         dog.wait_for("in trouble: connections were refused")
-        command = [*TOOLKIT, "sim", "serve", "--port", str(port)]
+        command = [TOOLKIT, "sim", "serve", "--port", str(port)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as engine:
             dog.wait_for("well again")
             engine.send_signal(signal.SIGSTOP)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import free_port
 from support import sim_fleet
 from support.locusts import (
     DATABASE,
@@ -21,7 +22,6 @@ from support.locusts import (
     stored,
     urls_in,
 )
-from support.served import free_port
 
 from toolkit.store import Store
 

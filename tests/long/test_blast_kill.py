@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import until
+from contract.harness.programs import free_port, until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -33,7 +33,6 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
-from support.served import free_port
 
 from toolkit.store import Store
 

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from support.dashboard import board_of, chosen, queries
-from support.promtool import BIG, QWEN, SITE, rendered
+from contract.harness.programs import free_port
+from support.dashboard import BIG, QWEN, SITE, board_of, chosen, queries
 from support.proxy_verb import Verb, proxying
-from support.served import free_port
 
+from toolkit.deploy.prometheus import kit
+from toolkit.deploy.render import write
 from toolkit.deploy.site import Site
 from toolkit.sim.app import serve_in_thread
 
@@ -67,6 +68,16 @@ def until(holds: Callable[[], Any], why_not: Callable[[], Any] = lambda: None) -
     while not holds():
         assert time.monotonic() < give_up_at, why_not()
         time.sleep(0.1)
+
+
+def rendered(folder: Path, site: Site) -> Path:
+    """The site's files, and the keys' that who deploys has to write."""
+    write(kit(site).files, folder)
+    (folder / "keys").mkdir()
+    for engine in site.engines:
+        if engine.key_env is not None:
+            (folder / "keys" / engine.key_env).write_text("secret\n")
+    return folder
 
 
 @contextmanager

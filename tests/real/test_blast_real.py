@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.harness.programs import free_port
 from support.locusts import (
     DATABASE,
     HOSTS,
@@ -19,7 +20,6 @@ from support.locusts import (
     run,
     stored,
 )
-from support.served import free_port
 
 from toolkit.store import Store
 

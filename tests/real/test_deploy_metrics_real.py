@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from support.dashboard import recorded_names, rules_and_panels
+from support.dashboard import SITE, recorded_names, rules_and_panels
 from support.promql import asked, missing, samples
-from support.promtool import SITE
 
 
 def test_every_engine_metric_of_rules_and_dashboard_is_on_its_page(locked_server: Any) -> None:

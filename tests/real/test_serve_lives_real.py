@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -21,9 +20,9 @@ from typing import Any
 
 import psutil
 import pytest
-from contract.harness.programs import runs
-from support import served as support_served
-from support.served import CHAT, TOOLKIT, Served, free_ports, serving, wait_until
+from contract.harness.programs import free_port, runs, until
+from support.proxy_verb import CHAT
+from support.served import PATIENCE_S, Served, serving
 
 from toolkit.serving.processes import SharedFile, shared_files
 
@@ -126,9 +125,9 @@ class Clients:
         yield self._phase
         if not self._stop.is_set():
             before = list(self._answered)
-            wait_until(
+            until(
                 lambda: all(now > was + 1 for now, was in zip(self._answered, before, strict=True)),
-                START_S,
+                patience_s=START_S,
             )
 
     def stop(self) -> None:
@@ -252,22 +251,19 @@ def table(counted: dict[str, Counter[str]]) -> str:
 
 
 @pytest.mark.timeout(2 * START_S)
-def test_whatever_happens_to_its_engine_no_request_is_lost(
-    vllm_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(support_served, "TOOLKIT", [sys.executable, "-c", NOTED])
-    (port,) = free_ports(1)
+def test_whatever_happens_to_its_engine_no_request_is_lost(vllm_home: Path, tmp_path: Path) -> None:
+    port = free_port()
     file = tmp_path / "stack.toml"
     usual = STACK.format(home=vllm_home, port=port)
     file.write_text(usual)
-    with serving(tmp_path, str(file)) as served:
+    with serving(tmp_path, str(file), command=(sys.executable, "-c", NOTED)) as served:
         served.until_open(START_S)
         # 64 blocks of 32 tokens; 2048 / 500 would be 4.096, but a request of 500 takes 16 blocks: 64 / 16 = 4, times 500
         assert engine(served)["kv_cache_tokens"] == 2000
         clients = Clients(served.port)
         with clients.asking():
             with clients.phase("nothing"):
-                wait_until(lambda: clients.counted["nothing"].total() > 40)
+                until(lambda: clients.counted["nothing"].total() > 40)
             with clients.phase("reloaded"):
                 limited = f"[proxy.admission]\nconcurrency = {LIMIT}\nqueue = {LIMIT}\n"
                 file.write_text(usual.replace("[proxy.admission]\n", limited))
@@ -285,23 +281,23 @@ def test_whatever_happens_to_its_engine_no_request_is_lost(
                 assert len(killed) >= 3  # front, engine core, worker
                 assert any("psm_" in file.path for file in shared)
                 os.kill(engine(served)["pid"], signal.SIGKILL)
-                wait_until(lambda: states(served).count("up") == 3, START_S)
+                until(lambda: states(served).count("up") == 3, patience_s=START_S)
             assert_nothing_is_left(killed, shared)
             if IS_FULL:
                 with clients.phase("hung"):
                     for each in family(served):
                         each.suspend()
-                    wait_until(lambda: states(served).count("up") == 4, START_S)
+                    until(lambda: states(served).count("up") == 4, patience_s=START_S)
                 with clients.phase("given up"):
                     os.kill(engine(served)["pid"], signal.SIGKILL)
-                    wait_until(lambda: states(served)[-1] == "down")
+                    until(lambda: states(served)[-1] == "down")
                     count = clients.counted["given up"]
-                    wait_until(lambda: count["503"] + count["502"] > 10)
+                    until(lambda: count["503"] + count["502"] > 10)
                     clients.stop()
         stopped = served.family()
         shared = shared_files(each.pid for each in stopped)
         assert served.order("stop").returncode == 0
-        assert served.process.wait(support_served.PATIENCE_S) == 0
+        assert served.process.wait(PATIENCE_S) == 0
         assert_nothing_is_left(stopped, shared)
     print("\n" + table(clients.counted), *served.said, sep="\n")
     assert clients.wrong == []
@@ -322,10 +318,7 @@ def test_whatever_happens_to_its_engine_no_request_is_lost(
 
 def order(served: Served, *words: str) -> None:
     """Give it, and wait as long as a start may take."""
-    done = subprocess.run(
-        [*TOOLKIT, "serve", *words, "--folder", str(served.folder)],
-        capture_output=True, text=True, timeout=START_S, check=False,
-    )  # fmt: skip
+    done = served.order(*words, timeout_s=START_S)
     assert done.returncode == 0, done.stderr
 
 

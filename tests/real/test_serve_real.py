@@ -1,14 +1,20 @@
 """`toolkit serve --tiny`: from nothing to a warmed real vLLM behind the proxy, blasted; its worker killed under load, and back again."""
 
+import itertools
 import json
 import os
 import signal
-import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
-from contract.harness.programs import runs
-from support.served import PATIENCE_S, TOOLKIT, Crowd, Served, free_ports, serving, wait_until
+from contract.harness.programs import free_port, run, runs, until
+from support.proxy_verb import CHAT, ask
+from support.served import Served, serving
 
 from toolkit.store import Store
 
@@ -17,10 +23,18 @@ WORKER = "VLLM::Worker"
 
 
 def start(vllm_home: Path) -> list[str]:
-    (port,) = free_ports(1)
     vllm = str(vllm_home / "bin" / "vllm")
     # whether the machine is fit is preflight's own test; here it may be a crowded one
-    return ["--tiny", "--vllm", vllm, "--port", str(port), "--db", "toolkit.db", "--no-preflight"]
+    return [
+        "--tiny",
+        "--vllm",
+        vllm,
+        "--port",
+        str(free_port()),
+        "--db",
+        "toolkit.db",
+        "--no-preflight",
+    ]
 
 
 @pytest.mark.timeout(900)
@@ -51,30 +65,75 @@ def test_from_nothing_to_a_warmed_stack_that_survives_the_death_of_its_worker(
 def blasted(served: Served, folder: Path) -> None:
     words = ["blast", served.url, "--duration", "5s", "--users", "2", "--db", "toolkit.db"]
     words += ["--non-neutral", "--max-tokens", "8", "--json"]
-    done = subprocess.run(
-        [*TOOLKIT, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )  # fmt: skip
+    done = run(*words, cwd=folder)
     assert done.returncode == 0, done.stderr
     host = json.loads(done.stdout.splitlines()[0])
     assert host["ok"] > 0, done.stderr
     assert host["errors"] == 0, done.stderr
 
 
+def asked(served: Served, text: str) -> tuple[int, dict[str, str], bytes]:
+    """One chat: status, headers, body."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    return ask(served.port, "POST", CHAT, json.dumps(body | {"temperature": 0}).encode())
+
+
+class Crowd:
+    """Clients that ask and ask until told to stop: one text, or what nobody asked before."""
+
+    def __init__(self, served: Served, text: str | None = None) -> None:
+        self.answers: list[tuple[int, str]] = []
+        """Status, and `hit` or whatever else the proxy's cache says."""
+        self.refusals: list[str] = []
+        """What was said with every other status than 200, for whoever wonders."""
+        self._served, self._text = served, text
+        self._stop = threading.Event()
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def asking(self, clients: int) -> Iterator[Self]:
+        threads = [threading.Thread(target=self._ask_on) for _ in range(clients)]
+        for each in threads:
+            each.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for each in threads:
+                each.join()
+
+    def _ask_on(self) -> None:
+        while not self._stop.is_set():
+            text = self._text or f"tell me {next(self._numbers)}"
+            status, headers, body = asked(self._served, text)
+            if status != 200:
+                self.refusals.append(f"{time.strftime('%X')} {status} {body.decode()}")
+                # who is refused at once and asks again at once takes the machine from what is to come back
+                self._stop.wait(0.1)
+            cache = "hit" if "hit" in headers.get("cache-status", "") else "other"
+            if cache == "hit":
+                # so does who is answered at once
+                self._stop.wait(0.01)
+            self.answers.append((status, cache))
+
+
 def killed_under_load(served: Served) -> None:
     """Those who ask what is stored notice nothing; those who ask for something new do, and then no more."""
-    assert served.ask("known", model="tiny", temperature=0)[0] == 200
+    assert asked(served, "known")[0] == 200
     (worker,) = [each for each in served.family() if WORKER in " ".join(each.cmdline())]
-    known, new = Crowd(served, "tiny", text="known"), Crowd(served, "tiny")
+    known, new = Crowd(served, text="known"), Crowd(served)
     with known.asking(1), new.asking(2):
-        wait_until(lambda: len(new.answers) > 4)
+        until(lambda: len(new.answers) > 4)
         os.kill(worker.pid, signal.SIGKILL)
         served.until_said("is started again")
         during = len(known.answers)
         # not by asking for its status again and again: each is a process, and takes the machine from the engine that starts
-        wait_until(lambda: any("clients are let in again" in each for each in served.said), 600)
+        until(
+            lambda: any("clients are let in again" in each for each in served.said), patience_s=600
+        )
         assert len(known.answers) > during
         again = len(new.answers)
-        wait_until(lambda: len(new.answers) > again + 4)
+        until(lambda: len(new.answers) > again + 4)
     assert set(known.answers) == {(200, "hit")}
     engine = served.engines()["tiny"]
     assert new.answers[0][0] == new.answers[-1][0] == 200, (new.refusals, served.said, engine)

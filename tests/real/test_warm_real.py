@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from contract.harness.programs import free_port
 from support.dogs import Dog, watchdog
 from support.real_vllm import ANSWER_LIMIT_S, engine_environment
-from support.served import free_port
 
 from toolkit.metrics.parser import read_page
 from toolkit.profiles import Profile, Prompt

@@ -1,4 +1,4 @@
-"""What a site's rules and dashboard ask Prometheus for."""
+"""A site, and what the rules and the dashboard of one ask Prometheus for."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,29 @@ from typing import Any
 import yaml
 
 from toolkit.deploy import grafana, prometheus
-from toolkit.deploy.site import Site
+from toolkit.deploy.site import Site, SiteEngine, SiteProxy
+
+QWEN = SiteEngine(
+    name="qwen",
+    kind="vllm",
+    model="Qwen/Qwen2.5-7B-Instruct",
+    served_name="q",
+    host="127.0.0.1",
+    port=8101,
+    spare_port=8102,
+    arguments=("--max-num-seqs", "64"),
+)
+BIG = SiteEngine(
+    name="big",
+    kind="vllm",
+    model="B",
+    served_name="b",
+    host="::1",
+    port=8105,
+    key_env="BIG_KEY",
+    team="red",
+)
+SITE = Site(name="lab", engines=(QWEN, BIG), proxy=SiteProxy(redis_env="REDIS_URL"))
 
 CHOSEN = {
     "$job": "engine",

@@ -86,9 +86,9 @@ def site(text: str = STACK, *, image: str = IMAGE, name: str = "contest", **more
     )
 
 
-def text_of(kit: Kit, path: str) -> str:
-    """One of its files."""
-    (found,) = (each.text for each in kit.files if each.path == path)
+def text_of(kit: Kit, ending: str) -> str:
+    """Of the one file with that ending."""
+    (found,) = (each.text for each in kit.files if each.path.endswith(ending))
     return found
 
 

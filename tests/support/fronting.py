@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 import uvloop
 from support.chat import until
+from support.proxied import Client
 
 from toolkit.proxy.client import ClientConnection, Front, Request
 from toolkit.proxy.config import FrontSetting
@@ -71,86 +71,6 @@ def greet(reply: Request) -> None:
 
 def later(_: Request) -> None:
     """Leave the answer to the test."""
-
-
-@dataclass
-class Got:
-    """One answer, as a client reads it."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes = b""
-    names: list[str] = field(default_factory=list)
-    """Of the headers, each as often as it stands."""
-
-
-class Client:
-    """Bytes in, answers out; it knows HTTP only from its own few lines."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def head(self) -> Got:
-        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
-        pairs = [line.split(": ", 1) for line in lines[1:]]
-        version, status, _ = lines[0].split(" ", 2)
-        assert version == "HTTP/1.1"
-        return Got(
-            status=int(status),
-            headers=dict(pairs),
-            names=[name for name, _ in pairs],
-        )
-
-    async def answer(self, *, method: str = "GET") -> Got:
-        got = await self.head()
-        if method == "HEAD" or got.status in (100, 204, 304):
-            return got
-        if "content-length" in got.headers:
-            got.body = await self.reader.readexactly(int(got.headers["content-length"]))
-        elif got.headers.get("transfer-encoding") == "chunked":
-            got.body = b"".join([part async for part in self.chunks()])
-        else:
-            got.body = await self.reader.read()
-        return got
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while True:
-            size = int(await self.reader.readuntil(b"\r\n"), 16)
-            part = await self.reader.readexactly(size)
-            assert await self.reader.readexactly(2) == b"\r\n"
-            if not size:
-                return
-            yield part
-
-    async def ask(self, data: bytes, *, method: str = "GET") -> Got:
-        await self.send(data)
-        return await self.answer(method=method)
-
-    async def rest(self) -> bytes:
-        """Everything until the server closes."""
-        return await self.reader.read()
-
-    async def is_reset(self) -> bool:
-        try:
-            while await self.reader.read(65536):
-                pass
-        except ConnectionResetError:
-            return True
-        return False
-
-    def leave(self) -> None:
-        self.writer.close()
-
-    def reset(self) -> None:
-        """Break off, unless it is closed already."""
-        sock = self.writer.transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            self.writer.transport.abort()
 
 
 class House:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.sites import text_of
+from support.deployed import text_of
 
 from toolkit.deploy.nginx import kit
 from toolkit.deploy.site import Site

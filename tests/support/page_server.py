@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from support.served import free_port
+from contract.harness.programs import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "dashboards" / "leaderboard.py"

@@ -11,7 +11,6 @@ from toolkit.proxy.responses.transcode import ResponseFormat, response_format
 RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 PAIRS = RECORDED / "pairs"
 JSON_TYPE, STREAM_TYPE = "application/json", "text/event-stream; charset=utf-8"
-NAMES = sorted(path.name.removesuffix(".request.json") for path in PAIRS.glob("*.request.json"))
 
 Fields = dict[str, Any]
 
@@ -65,63 +64,8 @@ def kept_stream(name: str) -> CachedResponse:
     return kept((PAIRS / f"{name}.txt").read_bytes(), STREAM_TYPE, asked(name)[0])
 
 
-def kept_whole(name: str) -> CachedResponse:
-    return kept((PAIRS / f"{name}.json").read_bytes(), JSON_TYPE, asked(name)[0])
-
-
 def chunks(body: bytes) -> list[Fields]:
     """The JSON of each event but the last, which is `[DONE]`."""
     events = body.decode().removesuffix("\n\n").split("\n\n")
     assert events[-1] == "data: [DONE]"
     return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
-
-
-def merged(body: bytes) -> Fields:
-    """What a client holds that follows OpenAI's rule for deltas: texts and lists grow, what has an index is merged by it."""
-    whole: Fields = {}
-    for chunk in chunks(body):
-        _merge(whole, chunk)
-    whole["choices"].sort(key=lambda choice: choice["index"])
-    return whole
-
-
-def _merge(whole: Fields, part: Fields) -> None:
-    for name, value in part.items():
-        old = whole.get(name)
-        if value is None or (
-            old is not None and name in ("id", "object", "created", "model", "index")
-        ):
-            whole.setdefault(name, value)
-        elif isinstance(value, dict):
-            whole[name] = old or {}
-            _merge(whole[name], value)
-        elif (
-            isinstance(value, list) and value and isinstance(value[0], dict) and "index" in value[0]
-        ):
-            whole[name] = old or []
-            for entry in value:
-                _merge_entry(whole[name], entry)
-        elif isinstance(value, list | str) and name not in (
-            "system_fingerprint",
-            "role",
-            "prompt_text",
-        ):
-            whole[name] = (old or type(value)()) + value
-        else:
-            whole[name] = value
-
-
-def _merge_entry(entries: list[Fields], part: Fields) -> None:
-    same = [entry for entry in entries if entry["index"] == part["index"]]
-    if not same:
-        entries.append({})
-        same = entries[-1:]
-    _merge(same[0], part)
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [without_nulls(inner) for inner in value]
-    return value

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,42 +106,82 @@ def raw(
 
 @dataclass
 class Client:
-    """One connection."""
+    """One connection; it knows HTTP only from its own few lines."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ask(self, body: object = ASKED, **more: Any) -> Answer:
-        return await self.send(raw(body, **more))
+        return await self.send(raw(body, **more), method=more.get("method", "POST"))
 
-    async def send(self, data: bytes) -> Answer:
+    async def send(self, data: bytes, *, method: str = "POST") -> Answer:
         self.writer.write(data)
-        return await self.answer()
+        return await self.answer(method=method)
 
-    async def answer(self) -> Answer:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        answer = Answer(int(head[0].split(" ")[1]), headers, b"")
+    async def answer(self, *, method: str = "POST") -> Answer:
+        answer = await self.head()
+        parts: list[bytes] = []
         try:
-            if "content-length" in headers:
-                answer.body = await self.reader.readexactly(int(headers["content-length"]))
-            elif "transfer-encoding" in headers:
-                await self._chunks(answer)
+            if method == "HEAD" or answer.status in (100, 204, 304):
+                return answer
+            if "content-length" in answer.headers:
+                parts.append(await self._read(int(answer.headers["content-length"])))
+            elif "transfer-encoding" in answer.headers:
+                async for part in self.chunks():  # (a cut one leaves its parts)
+                    parts.append(part)  # noqa: PERF401
+            else:
+                parts.append(await self.reader.read())
         except asyncio.IncompleteReadError as error:
-            answer.body += error.partial
+            parts.append(error.partial)
             answer.is_whole = False
+        except ConnectionError:
+            answer.is_whole = False
+        answer.body = b"".join(parts)
         return answer
 
-    async def _chunks(self, answer: Answer) -> None:
+    async def head(self) -> Answer:
+        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        version, status, _ = first.split(" ", 2)
+        assert version == "HTTP/1.1"
+        headers = dict(line.split(": ", 1) for line in lines if line)
+        return Answer(int(status), {name.lower(): value for name, value in headers.items()}, b"")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
         while True:
             size = int((await self.reader.readuntil(b"\r\n")).strip(), 16)
-            data = await self.reader.readexactly(size + 2)
+            data = await self._read(size)
+            assert await self.reader.readexactly(2) == b"\r\n"
             if not size:
                 return
-            answer.body += data[:-2]
+            yield data
+
+    async def _read(self, size: int) -> bytes:
+        return await self.reader.readexactly(size)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        return await self.reader.read()
+
+    async def is_reset(self) -> bool:
+        try:
+            while await self.reader.read(65536):
+                pass
+        except ConnectionResetError:
+            return True
+        return False
+
+    def leave(self) -> None:
+        self.writer.close()
 
     def close(self) -> None:
         self.writer.transport.abort()
+
+    def reset(self) -> None:
+        """Break off, unless it is closed already."""
+        sock = self.writer.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.writer.transport.abort()
 
 
 @dataclass

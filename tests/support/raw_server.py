@@ -5,17 +5,15 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from support.listening import end_listening
+from support.recordings import recorded
 
 from toolkit.records import Host
 from toolkit.scout.pages import Scrape
 from toolkit.scout.scrape import Pacing, Scout, tls_context
-
-RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 
 Misbehave = Callable[[asyncio.StreamWriter], Awaitable[bool | None]]
 """Writes what it likes; unless it returns True, the connection is closed after it."""
@@ -102,11 +100,6 @@ class RawServer:
                 writer.write(answer)
                 await writer.drain()
         writer.close()
-
-
-def recorded(name: str) -> bytes:
-    """A body that vLLM 0.32.0 sent."""
-    return (RECORDED / name).read_bytes()
 
 
 def vllm_pages(metrics: str = "metrics_after_load.txt") -> dict[str, bytes | Misbehave]:

@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from contract.harness.programs import runs
-from support.served import free_port
+from contract.harness.programs import free_port, runs
 
 from toolkit.cli.real_vllm import environment
 

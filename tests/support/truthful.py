@@ -115,9 +115,6 @@ class Told:
     lives: list[list[float | None]] = field(default_factory=list)
     """Monotonic: beginning and end of each."""
     running: int = 0
-    keys: Counter[str] = field(default_factory=Counter)
-    """Authorization headers."""
-    models: Counter[str] = field(default_factory=Counter)
 
 
 class Truthful(ScriptedUpstream):
@@ -178,8 +175,6 @@ class Truthful(ScriptedUpstream):
             self.told.probes += 1
         else:
             self.told.asked += 1
-        self.told.keys[line.headers.get("authorization", "none")] += 1
-        self.told.models[fields["model"]] += 1
         self.told.running += 1
         try:
             self.told.ended[await self._until_gone(line, self._answer(line, fields))] += 1
