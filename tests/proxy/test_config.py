@@ -19,7 +19,6 @@ from toolkit.proxy.config import (
     TeamSetting,
     TellSetting,
     UpstreamSetting,
-    admin_port,
     checked,
     read,
 )
@@ -63,26 +62,6 @@ redis_env = "REDIS_URL"
 )
 
 
-def test_a_value_bears_its_unit_and_a_key_none() -> None:
-    found = read(
-        f'{ONE}[cache]\nfile_size = "8GB"\nredis_timeout = "20ms"\nlongest_flight = "10m"', "p"
-    )
-    assert found.cache == CacheSetting(
-        file_bytes=8_000_000_000, redis_timeout_s=0.02, longest_flight_s=600.0
-    )
-    found = read(f'{ONE}[front]\nheader_size = "32KiB"\nheld = "2GiB"\nheader_time = 5', "p")
-    assert found.front == FrontSetting(header_bytes=32 * 1024, held_bytes=2**31, header_s=5.0)
-
-
-def test_a_mistake_in_a_flag_is_told_of_the_command_line_and_one_in_the_file_of_its_line() -> None:
-    over = {"port": 1, "cache.ttl": "5"}
-    assert refused(ONE, over).message.startswith("the command line: `cache.ttl` is not a duration")
-    over = {"upstream": ["ftp://h"]}
-    assert refused(ONE, over).message.startswith("the command line: upstream 1: `url`")
-    told = refused(f"{ONE}[cache]\nttl = 0", {"cache.policy": "off"}).message
-    assert told.startswith("`proxy.toml` line 4: `cache.ttl` is not a duration from 1 ms")
-
-
 @pytest.mark.parametrize(("value", "message"), [
     ("5", "is no URL"),
     ('""', "`` is not an http or https URL with a valid port"),
@@ -101,30 +80,6 @@ def test_an_upstreams_address_is_scheme_host_and_port_and_no_more(value: str, me
     assert "secret" not in error.message + error.hint
 
 
-@pytest.mark.parametrize(
-    "value",
-    ['""', '"a b"', '"h:80"', '"http://h"', '"[::1]"', '"h/x"', "5", '"-h"', '"h\\n"', '"a..b/"'],
-)
-def test_what_is_no_address_to_listen_on(value: str) -> None:
-    assert "`host` is no" in refused(f"host = {value}\n{ONE}").message
-
-
-@pytest.mark.parametrize("path", ["tokenize", "/a/", "//a", "/./b", "/%74o", "/a?b", "/a\\n", "/"])
-def test_a_path_that_could_be_read_in_two_ways_is_not_forwarded(path: str) -> None:
-    assert "is no plain path" in refused(f'paths = ["{path}"]\n{ONE}').message
-
-
-def test_replay_is_a_word_or_a_rate() -> None:
-    for told, expected in (('"instant"', "instant"), ("0.5", 0.5), ("1000000", 1e6)):
-        assert read(f"{ONE}[cache]\nreplay = {told}", "p").cache.replay == expected
-    for told in ('"fast"', "0", "-1", "true", "nan", "1000001", '"50"'):
-        assert "`cache.replay` is not `instant` or a number above 0" in refused(f"{ONE}[cache]\nreplay = {told}").message  # fmt: skip
-    for gone in ('replay = "original"', "verify_share = 0.1"):
-        error = refused(f"{ONE}[cache]\n{gone}")
-        assert " more" in error.message
-        assert error.hint.startswith("Leave it out")
-
-
 @pytest.mark.parametrize(("host", "url", "itself"), [
     ("127.0.0.1", "http://localhost:8000", "listens"),
     ("0.0.0.0", "http://[::1]:8000", "listens"),
@@ -135,16 +90,6 @@ def test_a_proxy_that_would_ask_itself_is_refused(host: str, url: str, itself: s
     text = f'host = "{host}"\nadmin_port = 8001\n[[upstream]]\nname = "me"\nurl = "{url}"'
     message = f"`proxy.toml`: upstream `me` is where this proxy {itself}, `{url}`"
     assert refused(text).message == message
-
-
-def test_the_admins_port_is_the_next_one_that_is_no_upstreams_unless_told() -> None:
-    plain = Settings(upstreams=(UPSTREAM,))
-    assert admin_port(plain) == 8001
-    assert admin_port(replace(plain, port=0)) == 0
-    assert admin_port(replace(plain, port=9, admin_port=0)) == 0
-    assert admin_port(ALL) == 9100
-    found = read("", "x", {"upstream": ["http://127.0.0.1:8001", "http://localhost:8002"]})
-    assert admin_port(found) == 8003
 
 
 def test_every_variable_that_is_named_must_be_set() -> None:

@@ -10,8 +10,6 @@ import pytest
 from toolkit.protocol.request_key import Canonical, canonical
 from toolkit.proxy.explain import (
     ENTRY_BYTES,
-    FORM_SHARE,
-    MAX_CHARS,
     MissHistory,
     SeenRequest,
     first_difference,
@@ -74,38 +72,6 @@ def test_the_first_difference_has_its_kind_and_place(
     assert first_difference(CHAT | here, CHAT | here, values=False) is None
 
 
-def test_a_long_value_is_cut_and_the_first_character_that_differs_is_named() -> None:
-    found = first_difference({"a": "x" * 1000}, {"a": "x" * 999}, values=True)
-    assert found is not None
-    assert (len(found["here"]), found["at"]) == (MAX_CHARS, 999)
-    assert found["here"].endswith("x\N{HORIZONTAL ELLIPSIS}")
-
-
-def test_forms_of_any_depth_are_compared_to_their_end() -> None:
-    def nested(value: int) -> Any:
-        for _ in range(62):
-            value = [value]  # type: ignore[assignment]
-        return value
-
-    found = first_difference({"a": nested(1)}, {"a": nested(2)}, values=False)
-    assert found is not None
-    assert found["path"] == "a" + "[0]" * 62
-
-
-def test_the_same_request_for_another_model_fingerprint_is_called_that() -> None:
-    misses = MissHistory()
-    misses.note("red", key(1), seen(CHAT, "m@1", at=4.0))
-    found = misses.explain("red", key(2), seen(CHAT, "m@2", at=10.0), is_stored=False)
-    assert found == {
-        "reason": "other epoch",
-        "detail": "seen for m@1, now m@2",
-        "differences": (),
-        "nearest_age_s": 6.0,
-    }
-    # as a stream and a whole body are, where one can't be made of the other
-    assert reason(misses, 3) == ("never seen", None)
-
-
 def test_the_oldest_goes_when_room_is_short_and_one_seen_again_is_the_newest() -> None:
     each = len(seen({**CHAT, "seed": 100}).form) + ENTRY_BYTES
     misses = MissHistory(each * 20)
@@ -125,23 +91,6 @@ def test_one_tenants_flood_pushes_out_nobody_elses() -> None:
         remember(misses, number, {**CHAT, "seed": number}, "loud")
     assert {reason(misses, number, "quiet")[0] for number in range(5)} == {"under way"}
     assert misses.bytes_held <= 100_000
-
-
-def test_of_a_long_request_only_what_became_of_it_is_remembered() -> None:
-    fits = seen({**CHAT, "user": "x" * 500})
-    misses = MissHistory(len(fits.form) * FORM_SHARE)
-    misses.note("red", key(1), fits)
-    assert misses.bytes_held == len(fits.form) + ENTRY_BYTES
-    remember(misses, 2, {**CHAT, "user": "x" * 501})
-    assert misses.bytes_held == len(fits.form) + 2 * ENTRY_BYTES
-    misses.became("red", key(2), "larger than 16 MiB")
-    assert reason(misses, 2) == ("not stored", "larger than 16 MiB")
-
-
-def test_without_room_for_one_request_none_is_held() -> None:
-    misses = MissHistory(ENTRY_BYTES - 1)
-    remember(misses, 1, CHAT)
-    assert (reason(misses, 1)[0], misses.bytes_held) == ("never seen", 0)
 
 
 def test_what_it_says_it_holds_covers_what_it_takes() -> None:

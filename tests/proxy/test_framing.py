@@ -31,67 +31,6 @@ CHUNKED = (
 LENGTH = post(b'{"a": "b"}', "Authorization:  Bearer k \t", "X-Empty:")
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"\x16\x03\x01", "tls"),
-        (b"GET / HTTP/3.0\r\n\r\n", "version"),
-        (get("/", "Transfer-Encoding: br"), "framing"),
-        (get("/", "Host: b"), "host"),
-        (get("/", "Content-Encoding: br"), "content_encoding"),
-        (get("/", "Content-Type: a", "content-type: a"), "duplicate"),
-        (get("/", "Upgrade: websocket"), "upgrade"),
-        (get("/", "Expect: 200-ok"), "expect"),
-        (get("x"), "target"),
-    ],
-)
-def test_a_refusal_names_its_reason(data: bytes, expected: str) -> None:
-    assert reason(data) == expected
-
-
-@pytest.mark.parametrize(
-    ("lines", "version", "keeps"),
-    [
-        ([], "1.1", True),
-        (["Connection: close"], "1.1", False),
-        (["Connection: Keep-Alive, Close"], "1.1", False),
-        (["Connection: keep-alive", "Connection: close"], "1.1", False),
-        ([], "1.0", False),
-        (["Connection: keep-alive"], "1.0", True),
-        (["Connection: keep-alive, close"], "1.0", False),
-    ],
-)
-def test_who_keeps_the_connection(lines: list[str], version: str, keeps: bool) -> None:
-    (found,) = read(get("/", *lines, version=version))
-    assert isinstance(found, Framed)
-    assert found.head.keeps_alive is keeps
-
-
-def test_a_head_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    head = get("/", "X: " + "y" * 100)
-    assert isinstance(read(head, header_bytes=len(head))[0], Framed)
-    assert reason(head, header_bytes=len(head) - 1) == "header_bytes"
-    # nor is a larger one waited for
-    assert reason(head[:-10], header_bytes=len(head) - 10) == "header_bytes"
-
-
-def test_there_may_be_as_many_headers_as_the_limit_and_no_more() -> None:
-    data = get("/", "A: b", "C: d")
-    assert isinstance(read(data, headers=3)[0], Framed)
-    assert reason(data, headers=2) == "headers"
-
-
-def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    assert isinstance(read(post(b"x" * 10), body_bytes=10)[0], Framed)
-    # told by its head, before it has come
-    assert reason(post(b"x" * 11)[:-11], body_bytes=10) == "body_bytes"
-    head = get("/", "Transfer-Encoding: chunked", method="POST")
-    ten = head + b"5\r\nxxxxx\r\n5\r\nxxxxx\r\n"
-    assert isinstance(read(ten + b"0\r\n\r\n", body_bytes=10)[0], Framed)
-    # told by a chunk's size, before the chunk has come
-    assert reason(ten + b"1\r\n", body_bytes=10) == "body_bytes"
-
-
 def test_only_a_request_that_came_alone_and_in_one_read_has_its_bytes() -> None:
     def raws(*parts: bytes) -> list[bytes | None]:
         return [found.raw for found in read(*parts) if isinstance(found, Framed)]
@@ -149,13 +88,6 @@ def test_the_word_to_send_the_body_is_owed_once_and_only_while_nothing_of_it_cam
         reader.feed(part)
         reader.next()
         assert not reader.owes_continue()
-
-
-def test_an_old_client_that_expects_is_not_told_what_it_would_not_understand() -> None:
-    reader = RequestReader(limits := FrontSetting(), Heads(limits))
-    reader.feed(post(b"{}", "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0")[:-2])
-    assert reader.next() is None
-    assert not reader.owes_continue()
 
 
 def test_chunks_may_be_small_or_many_but_not_both() -> None:

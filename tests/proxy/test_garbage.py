@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import uvloop
 from support.chat import DONE, FINISH, HEAD, LAST, ROLE, USAGE, token, until
-from support.proxied import ASKED, proxied, raw, whole
+from support.proxied import ASKED, proxied, raw
 from support.scripted_upstream import Line, ScriptedUpstream
 
 ROUNDS = 20
-LONG = "word " * 100_000
-"""Longer than is sent in one go."""
 
 
 def ours(found: list[Any]) -> list[str]:
@@ -68,20 +66,6 @@ def test_misses_and_hits_leave_nothing_to_the_collector(unreachable: Any) -> Non
                 assert (await client.ask(asked)).text == "onetwo"
                 await until(lambda most=number: len(proxy.proxy.cache.memory) > most)
                 assert "hit" in (await client.ask(asked)).cache
-            assert ours(unreachable()) == []
-
-    uvloop.run(test())
-
-
-def test_long_stored_answers_that_are_sent_piece_by_piece_leave_nothing(unreachable: Any) -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(whole(LONG)) as engine, proxied(engine) as proxy:
-            client = await proxy.client()
-            await client.ask()
-            await until(lambda: len(proxy.proxy.cache.memory) == 1)
-            for _ in range(ROUNDS):
-                answer = await client.ask()
-                assert ("hit" in answer.cache, answer.text) == (True, LONG)
             assert ours(unreachable()) == []
 
     uvloop.run(test())

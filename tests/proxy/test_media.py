@@ -41,18 +41,6 @@ def test_what_two_readers_may_take_for_two_addresses_is_refused_even_for_an_allo
     assert refused(image(address), {"good.example"}) is not None
 
 
-def test_a_star_allows_every_host_and_still_no_file() -> None:
-    assert refused(image("http://10.0.0.4/a"), {"*"}) is None
-    assert refused(image("file:///etc/passwd"), {"*"}) is not None
-
-
-def test_however_deep_it_takes_no_stack() -> None:
-    deep: Any = {"image_url": "http://10.0.0.4/a"}
-    for _ in range(10_000):
-        deep = [deep]
-    assert refused({"a": deep}, ()) is not None
-
-
 def test_what_is_nested_in_media_is_looked_at_once() -> None:
     texts: Any = ["a"] * 100_000
     nested: Any = texts

@@ -1,9 +1,6 @@
 """What the proxy does outside of a client's own call goes on, or is told, after a fault."""
 
 import asyncio
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +8,7 @@ from support.proxied import ASKED, proxied, whole
 from support.scripted_upstream import ScriptedUpstream, hanging
 
 from toolkit.proxy.call import Calls
-from toolkit.proxy.client import Front
 from toolkit.proxy.handler import Handler
-from toolkit.proxy.upstream.health import Prober
 
 
 class EmptyRedis:
@@ -71,50 +66,3 @@ async def test_a_fault_behind_a_look_into_redis_leaves_no_client_waiting(
         assert (await proxy.ask(ASKED | {"seed": 1})).status == 500
         assert proxy.total("events", kind="fault") == 1
         proxy.proxy.cache.redis = None
-
-
-@pytest.mark.slow
-async def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fails_first(monkeypatch, Front, "sweep", times=1)
-    async with (
-        ScriptedUpstream() as engine,
-        proxied(engine, '[front]\nidle = "100ms"\n') as one,
-    ):
-        client = await one.client()
-        # let go, though the first look at it failed
-        assert await client.reader.read() == b""
-        assert one.total("events", kind="fault") == 1
-
-
-async def test_a_fault_behind_a_page_of_the_proxy_s_own_leaves_nobody_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fails_first(monkeypatch, Prober, "metrics_page", times=1)
-    async with ScriptedUpstream() as engine, proxied(engine) as proxy:
-        assert (await proxy.ask(b"", path="/metrics", method="GET")).status == 500
-        assert proxy.total("events", kind="fault") == 1
-
-
-@pytest.mark.slow
-async def test_a_file_that_cannot_be_written_is_told_once_and_so_is_its_return(
-    tmp_path: Path,
-) -> None:
-    async with (
-        ScriptedUpstream(whole()) as engine,
-        proxied(engine, folder=tmp_path) as proxy,
-    ):
-
-        async def until_told(end: str) -> None:
-            while not proxy.said or not proxy.said[-1].endswith(end):  # noqa: ASYNC110 (nobody is told)
-                await asyncio.sleep(0.05)
-
-        with closing(sqlite3.connect(tmp_path / "cache.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await proxy.ask()
-            await until_told("is locked by another process; it is tried again")
-            other.execute("ROLLBACK")
-        await until_told("is used again")
-        assert len(proxy.said) == 2
-        assert proxy.total("events", kind="cache_file") == 2

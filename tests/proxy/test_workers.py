@@ -1,200 +1,440 @@
-"""`toolkit proxy --workers 3` as a user starts it: processes that share a port, die, come back and end in good order."""
+"""Several workers over real sockets, in one loop: what one cannot answer the primary does, and what is forgotten or counted is so everywhere."""
 
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import sqlite3
-import subprocess
-import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.crewed import Crewed, crewed
+from contract.harness.clients import Client as RawClient
+from contract.harness.clients import get, request
+from contract.harness.programs import gone
+from contract.harness.programs import until as wait_until
+from contract.harness.proxies import proxy
+from contract.harness.servers import Asked, chat, server
+from support.chat import until
 from support.proxied import ASKED, Answer, Client, raw, whole
-from support.proxy_calls import gates
-from support.scripted_upstream import ScriptedUpstream, hanging, slow
+from support.scripted_upstream import Line, Script, ScriptedUpstream, dying, hanging, plain
 
-from toolkit.store import Store
+from toolkit.proxy import workers
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.auth import from_environment
+from toolkit.proxy.config import Settings, checked, read
+from toolkit.proxy.telemetry import Telemetry
+from toolkit.proxy.telemetry.access_log import AccessLog
+from toolkit.proxy.workers import Relay, listeners, shared_out
 
-pytestmark = pytest.mark.slow
-
-MANY = 48
+STREAMED = ASKED | {"stream": True}
+KEYS = {"RED": "sk-red", "BLUE": "sk-blue"}
+RED, BLUE = "sk-red", "sk-blue"
+TEAMS = "".join(f'[[team]]\nname = "{n}"\nkey_env = "{n.upper()}"\n' for n in ("red", "blue"))
+ALL = (0, 1, 2)
 
 
 def other(number: int) -> dict[str, object]:
     return ASKED | {"seed": number}
 
 
-def maker(answer: Answer) -> str:
-    """Whose id it bears: the worker's that took the request."""
-    return answer.headers["x-request-id"].partition("-")[0]
+# --- all workers in the test's own loop --------------------------------------------------------------------
 
 
-def stored_in(folder: Path) -> int:
-    """Answers in the file that the workers share."""
-    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as file:
-        return int(file.execute("select count(*) from answers").fetchone()[0])
+@dataclass
+class Family:
+    """Worker 0 is the primary."""
+
+    settings: Settings
+    folder: Path
+    environ: dict[str, str]
+    primary: Proxy
+    others: dict[int, Proxy] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    admin_port: int = 0
+    log: AccessLog | None = None
+    said: list[str] = field(default_factory=list)
+    _clients: list[Client] = field(default_factory=list)
+
+    async def client(self, worker: int) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.ports[worker]))
+        self._clients.append(client)
+        return client
+
+    async def ask(self, worker: int, body: object = ASKED, **more: Any) -> Answer:
+        return await (await self.client(worker)).ask(body, **more)
+
+    async def admin(self, path: str, told: object = None) -> Answer:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.admin_port))
+        self._clients.append(client)
+        method = "GET" if told is None else "POST"
+        return await client.ask(b"" if told is None else told, path=path, method=method)
+
+    async def start_another(self, number: int) -> Proxy:
+        """One that hands on to the primary; a second one of a number takes the first one's place."""
+        (found,) = listeners("127.0.0.1", 0, 1)
+        self.ports[number:] = [found[0].getsockname()[1], *self.ports[number + 1 :]]
+        keys = from_environment(self.settings.teams, self.environ)
+        server = Proxy(
+            self.settings,
+            variables={},
+            keys=keys,
+            telemetry=Telemetry(self.log),
+            say=self.said.append,
+            number=number,
+            folder=self.folder,
+            clients=found,
+        )
+        self.others[number] = server
+        await server.start()
+        return server
+
+    async def stop_other(self, number: int) -> None:
+        server = self.others.pop(number)
+        await server.stop()
+
+    async def filed(self) -> None:
+        """Return once all that was stored stands in the file, where other workers find it."""
+        shared = self.primary.cache.sqlite
+        assert shared is not None
+        await asyncio.to_thread(shared.flush)
+
+    async def everywhere(self, body: object = ASKED, **more: Any) -> list[Answer]:
+        """Asked twice of each worker: what is in the file is in each one's memory after it."""
+        await self.filed()
+        for worker in range(len(self.ports)):
+            await self.ask(worker, body, **more)
+        return [await self.ask(worker, body, **more) for worker in range(len(self.ports))]
+
+    def close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    async def close(self) -> None:
+        self.close_clients()
+        for number in tuple(self.others):
+            await self.stop_other(number)
+        await self.primary.stop(0.0)
 
 
-async def warmed(
-    proxy: Crewed, engine: ScriptedUpstream, clients: list[Client]
-) -> dict[str, list[Client]]:
-    """Have every worker know the answer to ASKED; the connections by who serves them."""
-    await clients[0].ask()
-    # where each worker finds it
-    await proxy.until(lambda: stored_in(proxy.folder) == len(engine.lines))
-
-    async def is_known_to_all() -> bool:
-        """Until the others have seen in the file what the primary wrote, they pass it on to the primary."""
-        for client in clients:
-            assert (await client.ask()).is_hit
-        return sum(line.get("layer") == "disk" for line in proxy.log) == 2
-
-    await proxy.until(is_known_to_all)
-    found: dict[str, list[Client]] = {}
-    for client in clients:
-        answer = await client.ask()
-        assert answer.is_hit
-        found.setdefault(maker(answer), []).append(client)
-    assert len(found) == 3
-    return found
-
-
-def left_in(folder: Path) -> list[Path]:
-    """Private folders of workers."""
-    return list(folder.glob("toolkit-proxy-*"))
-
-
-def is_gone(pid: int) -> bool:
+@contextlib.asynccontextmanager
+async def family(
+    upstream: ScriptedUpstream,
+    folder: Path,
+    settings: str = "",
+    *,
+    workers: int = 3,
+    environ: dict[str, str] | None = None,
+    probes: bool = False,
+) -> AsyncIterator[Family]:
+    """Run one; `settings`: TOML behind the upstream's."""
+    environ = environ or {}
+    named = f'[[upstream]]\nname = "u"\nurl = "{upstream.url}"\nprobes = {str(probes).lower()}\n'
+    flags = {"port": 0, "admin_port": 0, "workers": workers, "cache.file": str(folder / "c.db")}
+    found = shared_out(read(named + settings, "test.toml", flags))
+    (clients,), (admin,) = listeners("127.0.0.1", 0, 1), listeners("127.0.0.1", 0, 1)
+    log = AccessLog(str(folder / "log.jsonl"), say=print)
+    said: list[str] = []
+    primary = Proxy(
+        found,
+        variables=checked(found, environ),
+        keys=from_environment(found.teams, environ),
+        telemetry=Telemetry(log),
+        say=said.append,
+        folder=folder,
+        clients=clients,
+        admin=admin,
+    )
+    ports = [clients[0].getsockname()[1]]
+    inside = Family(found, folder, environ, primary, ports=ports, log=log, said=said)
+    inside.admin_port = admin[0].getsockname()[1]
     try:
-        return ") Z" in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
+        await primary.start()
+        for number in range(1, workers):
+            await inside.start_another(number)
+        yield inside
+    finally:
+        await inside.close()
+        log.close()
 
 
-async def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
-    gate = gates(1)
-    async with (
-        ScriptedUpstream(slow(["x"], gate)) as engine,
-        crewed(engine, tmp_path) as proxy,
-    ):
-        clients, pids = await proxy.clients(MANY), proxy.pids()
-        asking = [
-            asyncio.create_task(client.ask(other(place) | {"stream": True}))
-            for place, client in enumerate(clients)
-        ]
-        await engine.asked(MANY)
-        proxy.process.terminate()
-        await proxy.heard("Ending")
-
-        async def is_shut() -> bool:
-            try:
-                (await proxy.client()).close()
-            except OSError:
-                return True
-            return False
-
-        await proxy.until(is_shut)
-        assert not any(task.done() for task in asking)
-        gate[0].set()
-        answers = await asyncio.gather(*asking)
-        assert all(answer.is_whole and answer.text == "x" for answer in answers)
-        assert await proxy.process.wait() == 0
-        assert f"{MANY} requests" in proxy.said[-1]
-        assert all(map(is_gone, pids.values()))
-        # nothing of the private folder is left
-        assert not left_in(tmp_path)
+# --- misses -----------------------------------------------------------------------------------------------
 
 
-async def test_what_does_not_end_in_time_is_ended_and_told_to_the_client(tmp_path: Path) -> None:
-    async with (
-        ScriptedUpstream(hanging()) as engine,
-        crewed(engine, tmp_path, 'drain = "200ms"\n') as proxy,
-    ):
-        clients = await proxy.clients(MANY)
-        asking = [
-            asyncio.create_task(client.ask(other(place))) for place, client in enumerate(clients)
-        ]
-        await engine.asked(MANY)
-        proxy.process.terminate()
-        answers = await asyncio.gather(*asking)
-        assert {answer.status for answer in answers} == {503}
-        assert await proxy.process.wait() == 0
+async def test_the_upstream_gets_the_very_body_and_its_allowed_headers(tmp_path: Path) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    body = b'{"model" : "tiny","messages":[{"role":"user","content":"\xc3\xa9 \\u0041"}]}'
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        for worker, seed in ((0, b"1"), (1, b"2")):
+            sent = body[:-1] + b', "seed": ' + seed + b"}"
+            headers = [f"traceparent: {trace}", "cookie: secret", "accept: text/html"]
+            await home.ask(worker, sent, key="sk-mine", headers=headers)
+            line = engine.lines[-1]
+            assert line.body == sent
+            assert line.headers["traceparent"] == trace
+            assert line.headers["content-type"] == "application/json"
+        direct, relayed = engine.lines
+        assert set(direct.headers) == set(relayed.headers)
+        assert not {"cookie", "authorization", "x-toolkit-relay"} & set(relayed.headers)
+        # also where both are long
+        text = "x" * 5_000_000
+        body = json.dumps(ASKED | {"messages": [{"role": "user", "content": text}]}).encode()
+        wish = "x-toolkit-cache: " + "ttl=1h, " * 6000 + "ttl=1h"
+        assert (await home.ask(1, body, headers=[wish])).status == 200
+        assert engine.lines[2].body == body
 
 
-async def test_workers_end_with_a_parent_that_is_killed_and_free_its_port(tmp_path: Path) -> None:
-    async with ScriptedUpstream(hanging()) as engine, crewed(engine, tmp_path) as proxy:
-        pids, clients = proxy.pids(), await proxy.clients(MANY)
-        for place, client in enumerate(clients):
-            client.writer.write(raw(other(place)))
-        await engine.asked(MANY)
-        proxy.process.kill()
-        await proxy.until(lambda: all(map(is_gone, pids.values())))
-        with pytest.raises(ConnectionRefusedError):
-            await proxy.client()
-        assert not left_in(tmp_path)
+async def test_a_client_that_leaves_a_worker_is_seen_leaving_upstream(tmp_path: Path) -> None:
+    async with ScriptedUpstream(hanging()) as engine, family(engine, tmp_path) as home:
+        client = await home.client(1)
+        client.writer.write(raw())
+        line = await engine.asked()
+        client.close()
+        async with asyncio.timeout(60):
+            await line.gone.wait()
+        await until(lambda: home.primary.telemetry.counters.total("clients_left") == 1)
 
 
-async def test_signals_to_workers_are_the_parents_and_log_and_rows_of_all_are_one(
+async def test_a_clients_wishes_and_its_id_reach_the_primary_as_they_were(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        mine = ["x-request-id: mine-1", "cache-control: no-store", "cache-control: no-cache"]
+        answer = await home.ask(1, headers=mine)
+        assert answer.headers["x-request-id"] == "mine-1"
+        assert answer.cache == "toolkit; fwd=request; fwd-status=200"
+        # each of the two cache_control counted, or this would be a hit
+        assert not (await home.ask(1)).is_hit
+        # what can't be read as a wish of ours counts as `off`, as it does at the primary
+        odd = raw().replace(b"\r\n\r\n", b"\r\nx-toolkit-cache: \xff\r\n\r\n", 1)
+        await (await home.client(1)).send(odd)
+        assert len(engine.lines) == 3
+        only = await home.ask(1, other(5), headers=["cache-control: only-if-cached"])
+        assert only.status == 504
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "body"),
+    [
+        (plain("404 Not Found", b'{"error": "no model"}'), 404, b'{"error": "no model"}'),
+        (plain("500 Internal Server Error", b"x" * 100_000), 500, b"x" * 100_000),
+        (plain("429 Too Many", b"{}", "retry-after: 7"), 429, b"{}"),
+    ],
+)
+async def test_an_answer_comes_back_as_the_primary_gives_it(
+    script: Script, status: int, body: bytes, tmp_path: Path
+) -> None:
+    async with ScriptedUpstream(script) as engine, family(engine, tmp_path) as home:
+        answers = [await home.ask(worker, other(worker)) for worker in (0, 1)]
+        assert [(answer.status, answer.body) for answer in answers] == [(status, body)] * 2
+        direct, relayed = (without(answer) for answer in answers)
+        assert direct == relayed
+
+
+def without(answer: Answer) -> dict[str, str]:
+    own = {"x-request-id", "date"}
+    return {name: value for name, value in answer.headers.items() if name not in own}
+
+
+async def test_a_stream_that_is_cut_upstream_is_cut_for_the_client_and_says_why(
     tmp_path: Path,
 ) -> None:
-    settings = f'[tell]\ndatabase = "{tmp_path / "runs.db"}"\n'
-    async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path, settings) as proxy:
-        pids = proxy.pids()
-        for pid in pids.values():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                os.kill(pid, number)
-        clients = await proxy.clients(MANY)
-        await warmed(proxy, engine, clients)
-        assert proxy.pids() == pids
-        old = tmp_path / "old.jsonl"
-        (tmp_path / "log.jsonl").rename(old)
-        proxy.process.send_signal(signal.SIGHUP)
-        await proxy.until((tmp_path / "log.jsonl").exists)
-
-        async def all_are_there() -> bool:
-            """A line of each worker is in the new log."""
-            for client in clients:
-                await client.ask()
-            made = [each["request_id"] for each in proxy.log if "event" not in each]
-            return len({each.partition("-")[0] for each in made}) == 3
-
-        await proxy.until(all_are_there)
-        proxy.process.terminate()
-        await proxy.process.wait()
-        lines = [*map(json.loads, old.read_text().splitlines()), *proxy.log]
-    with Store.open(tmp_path / "runs.db") as store:
-        (one,) = store.runs()
-        assert store.content(one.id).requests == sum("event" not in each for each in lines)
-        assert f"{store.content(one.id).requests:,} requests" in proxy.said[-1]
+    async with ScriptedUpstream(dying("Hel")) as engine, family(engine, tmp_path) as home:
+        answer = await home.ask(1, STREAMED)
+        assert not answer.is_whole
+        assert b'"error"' in answer.body
+        assert home.primary.telemetry.counters.total("errors") == 1
 
 
-def refused(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", "from toolkit.cli import main; main()", "proxy"]
-    return subprocess.run(
-        [*command, "--upstream", "http://127.0.0.1:9", "--workers", "2", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+# --- who asks ---------------------------------------------------------------------------------------------
 
 
-def test_several_workers_need_a_file_to_share() -> None:
-    for more in ((), ("--check",)):
-        found = refused("--no-cache-file", *more)
-        assert found.returncode == 1
-        assert "share stored answers in a file" in found.stderr
-        assert "--cache-file" in found.stderr
+async def test_the_primarys_private_socket_takes_nothing_but_what_workers_say(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedUpstream(whole()) as engine,
+        family(engine, tmp_path, TEAMS, environ=KEYS) as home,
+    ):
+        assert home.ports
+        path = home.folder / "primary.sock"
+        assert path.stat().st_mode & 0o077 == 0
+        for team, wanted in (([], b"401"), (["x-toolkit-team: nobody"], b"500")):
+            lines = ["x-toolkit-arrived: 0.0", *team]
+            assert (await private(home, raw(headers=lines))).split(b" ")[1] == wanted
+        assert (await private(home, raw())).split(b" ")[1] == b"400"
+        assert (await private(home, raw(key=RED))).split(b" ")[1] == b"400"
+        assert not engine.lines
 
 
-def test_what_keeps_a_worker_from_its_start_is_told_once_and_ends_all(tmp_path: Path) -> None:
-    (tmp_path / "other.db").write_text("")
-    folder = tmp_path / "folder.db"
-    folder.mkdir()
-    found = refused("--port", "0", "--admin-port", "0", "--cache-file", str(folder))
-    assert found.returncode == 1
-    assert "is a folder" in found.stderr
-    assert "Traceback" not in found.stderr
+async def private(home: Family, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(home.folder / "primary.sock"))
+    writer.write(data)
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.transport.abort()
+    return head
+
+
+async def test_a_head_tells_no_length_that_a_get_would_not_have(tmp_path: Path) -> None:
+    # with a length and no body, as a server answers HEAD
+    async def models(line: Line) -> None:
+        line.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n")
+
+    async with ScriptedUpstream(models) as engine, family(engine, tmp_path) as home:
+        for worker in ALL:
+            answer = await home.ask(worker, b"", path="/v1/models", method="HEAD")
+            assert answer.status == 200
+            assert answer.headers.get("content-length") is None
+            assert answer.body == b""
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+async def test_a_fault_of_ours_leaves_no_client_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(Relay, "received", broken)
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        answer = await home.ask(1)
+        assert answer.status == 503
+
+
+# --- forgetting -------------------------------------------------------------------------------------------
+
+
+async def test_a_purge_that_a_worker_did_not_hear_is_told_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LIMIT_S", 0.1)
+
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        # somebody is there, and says nothing: it may hold anything
+        await home.stop_other(2)
+        path = tmp_path / "worker-2.sock"
+        path.unlink(missing_ok=True)
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        silent = await asyncio.start_unix_server(listen, path)
+        async with silent:
+            answer = await home.admin("/purge", {"all": True})
+            assert answer.status == 400
+            assert "`2`" in answer.json["error"]["message"]
+        path.unlink(missing_ok=True)
+        # nobody is there: it holds nothing
+        assert (await home.admin("/purge", {"all": True})).status == 200
+
+
+# --- epochs -----------------------------------------------------------------------------------------------
+
+
+async def test_epochs_that_the_file_could_not_take_are_told_by_the_primary(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole("old")) as engine, family(engine, tmp_path) as home:
+        await home.ask(1)
+        await home.everywhere()
+        engine.script = whole("new")
+        home.primary.fingerprints._file = None
+        home.primary.fingerprints.raise_all()
+        await home.primary.front_workers.sync()
+        assert [(await home.ask(worker)).text for worker in (1, 2)] == ["new"] * 2
+
+
+async def test_epochs_are_read_from_the_file_where_no_primary_tells_them(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole("old")) as engine, family(engine, tmp_path) as home:
+        await home.ask(1)
+        await home.everywhere()
+        await home.primary.stop(0.0)
+        shared = home.others[2].cache.sqlite
+        shared.keep_fingerprints({"model *": "1"})
+        await until(lambda: home.others[1].fingerprints.incarnations == {"*": 1})
+        assert (await home.ask(1)).status == 503
+
+
+# --- counting ---------------------------------------------------------------------------------------------
+
+
+async def test_each_request_is_logged_once_by_who_answered_it(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        await home.ask(1)
+        await home.everywhere()
+        await home.ask(2, other(1))
+        await home.ask(2, b"{")
+    log = (tmp_path / "log.jsonl").read_text()
+    # a miss, 6 hits, a miss and a refusal
+    assert log.count('"cache":"miss"') == 2
+    assert log.count('"cache":"hit"') == 6
+    assert log.count('"path"') == 9
+
+
+async def test_a_worker_that_is_gone_holds_nothing(tmp_path: Path) -> None:
+    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
+        client = await home.client(2)
+        await client.ask()
+        assert (await home.admin("/state")).json["connections"] == 1
+        await home.stop_other(2)
+        state = (await home.admin("/state")).json
+        assert (state["workers"], state["connections"]) == (2, 0)
+
+
+# --- as a user starts them --------------------------------------------------------------------------------
+
+CLIENTS = 24
+"""Of which the kernel deals each of two workers one, but for a chance of one in 8 million."""
+
+
+def asking(url: str, stack: contextlib.ExitStack) -> list[RawClient]:
+    """So many clients, each of which waits for an answer that nobody else waits for."""
+    clients = [stack.enter_context(RawClient(url)) for _ in range(CLIENTS)]
+    for number, client in enumerate(clients):
+        client.send(request(other(number)))
+    return clients
+
+
+def test_what_is_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def late(asked: Asked) -> None:
+        go_on.wait(60)
+        asked.send(chat("x"))
+
+    own = {"TMPDIR": str(tmp_path)}
+    with (
+        server({"*": late}) as engine,
+        proxy(engine.url, "workers = 2\n", cwd=tmp_path, env=own) as door,
+        contextlib.ExitStack() as stack,
+    ):
+        clients, processes = asking(door.url, stack), door.program.family()
+        wait_until(lambda: get(door.admin, "/state").json["busy"] == CLIENTS)
+        door.program.process.send_signal(signal.SIGTERM)
+        door.program.line("^Ending")
+        go_on.set()
+        assert {client.reply().text for client in clients} == {"x"}
+        assert door.program.wait() == 0
+        assert door.program.line(rf"^{CLIENTS} requests in ")
+        assert gone(processes)
+        assert not list(tmp_path.glob("toolkit-proxy-*")), "its private folder is left"
+
+
+def test_workers_end_with_a_parent_that_is_killed_and_free_its_port(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    own = {"TMPDIR": str(tmp_path)}
+    with (
+        server({"*": lambda _: go_on.wait(60)}) as engine,
+        proxy(engine.url, "workers = 2\n", cwd=tmp_path, env=own) as door,
+        contextlib.ExitStack() as stack,
+    ):
+        asking(door.url, stack)
+        wait_until(lambda: len(engine.asked) == CLIENTS)
+        processes = door.program.family()
+        door.program.process.kill()
+        assert gone(processes)
+        with pytest.raises(ConnectionRefusedError):
+            RawClient(door.url)
+        wait_until(lambda: not list(tmp_path.glob("toolkit-proxy-*")))
+        go_on.set()

@@ -1,4 +1,4 @@
-"""The parent of several workers with workers of the test's own: what it does when they fail, and when they say nothing."""
+"""The parent of several workers with workers of the test's own, and the sockets that they share."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import pytest
 from toolkit.errors import ToolkitError
 from toolkit.proxy import workers
 from toolkit.proxy.config import CacheSetting, Settings, UpstreamSetting
-from toolkit.proxy.workers import Workers
+from toolkit.proxy.workers import Workers, listeners
 
 BEGIN = """
 import json, os, socket, sys
@@ -82,33 +82,6 @@ class Parent:
         while not holds():
             self._moved.clear()
             await self._moved.wait()
-
-
-async def test_nobody_is_let_in_before_the_owner_has_looked_at_the_upstreams(
-    tmp_path: Path,
-) -> None:
-    # the primary opens once the test says so; a worker that begins earlier leaves a mark
-    script = """
-import time
-folder = os.environ["FOLDER"]
-if number:
-    if not os.path.exists(folder + "/late"):
-        open(folder + "/early", "w").close()
-else:
-    open(folder + "/begun", "w").close()
-    while not os.path.exists(folder + "/late"):
-        time.sleep(0.01)
-"""
-    parent = Parent(script + GOOD, tmp_path)
-    running = asyncio.create_task(parent.run())
-    while not (tmp_path / "begun").exists():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    assert not parent.ports
-    (tmp_path / "late").touch()
-    await parent.until(lambda: bool(parent.ports))
-    parent.ends.set()
-    await running
-    assert not (tmp_path / "early").exists()
 
 
 @pytest.mark.parametrize(
@@ -186,3 +159,48 @@ if number:
     await running
     assert parent.workers.counters.total("events") == 1
     assert not parent.workers._folder.exists()
+
+
+def close(opened: list[list[socket.socket]]) -> None:
+    for mine in opened:
+        for each in mine:
+            each.close()
+
+
+def ports(opened: list[list[socket.socket]]) -> set[int]:
+    return {each.getsockname()[1] for mine in opened for each in mine}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_port_that_another_proxy_has_is_refused_though_it_could_be_shared(count: int) -> None:
+    first = listeners("127.0.0.1", 0, 2)
+    (port,) = ports(first)
+    try:
+        with pytest.raises(ToolkitError, match="cannot listen on") as caught:
+            listeners("127.0.0.1", port, count)
+        assert str(port) in caught.value.message
+        assert "--port" in caught.value.hint
+        # its own may be joined by a worker that is started again
+        close(listeners("127.0.0.1", port, 1, joins=True))
+    finally:
+        close(first)
+    close(listeners("127.0.0.1", port, count))
+
+
+async def test_a_proxy_of_one_process_is_refused_beside_one_of_several_and_the_other_way_round() -> (
+    None
+):
+    async def alone(port: int) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
+
+    several = listeners("127.0.0.1", 0, 2)
+    (port,) = ports(several)
+    with pytest.raises(OSError, match="in use"):
+        await alone(port)
+    close(several)
+    server = await alone(port)
+    with pytest.raises(ToolkitError):
+        listeners("127.0.0.1", port, 2)
+    server.close()
+    await server.wait_closed()

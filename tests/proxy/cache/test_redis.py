@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import math
-import struct
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -70,25 +68,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 # --- a Redis that is well ----------------------------------------------------------------------------------
-
-
-@needs_redis
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"short",
-        # of another key; without an end that is a number
-        struct.pack(">16sd", key(2), NOW + 60) + b"answer",
-        struct.pack(">16sd", key(1), math.nan) + b"answer",
-    ],
-)
-def test_what_is_not_this_key_s_answer_is_a_miss(clean: RedisServer, value: bytes) -> None:
-    async def work(cache: RedisCache) -> None:
-        await cache._client.set(name(1), value)
-        assert await cache.get(key(1)) is None
-
-    run(clean.url, work)
 
 
 @needs_redis
@@ -165,25 +144,6 @@ async def once_found(cache: RedisCache, now: list[float]) -> tuple[bytes, float]
 
 
 @needs_redis
-def test_many_that_are_late_together_are_one_failure(tmp_path: Path) -> None:
-    with redis_server(tmp_path) as server:
-
-        async def work(cache: RedisCache) -> None:
-            cache.put(key(1), b"x", ends_at=math.inf)
-            await cache.settle()
-            server.freeze()
-            cache._timeout_s = 0.2
-            looks = [asyncio.create_task(cache.get(key(1))) for _ in range(32)]
-            assert await asyncio.gather(*looks) == [None] * 32
-            assert (cache._failed_in_a_row, cache.is_left_alone) == (1, False)
-            server.thaw()
-            cache._timeout_s = PATIENT_S
-            assert await cache.get(key(1)) == (b"x", math.inf)
-
-        run(server.url, work)
-
-
-@needs_redis
 def test_a_wrong_password_is_said_without_saying_it(tmp_path: Path, caplog: object) -> None:
     with redis_server(tmp_path, "--requirepass", "right") as server:
         url = server.url.replace("redis://", f"redis://:{SECRET}@")
@@ -254,13 +214,6 @@ def test_an_address_that_is_none_is_refused_without_repeating_it(url: str) -> No
     assert caught.value.__suppress_context__
 
 
-def test_without_the_package_the_way_to_install_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    with pytest.raises(ToolkitError) as caught:
-        RedisCache("redis://127.0.0.1:1/0")
-    assert "[redis]" in caught.value.hint
-
-
 # --- one call for all proxies ------------------------------------------------------------------------------
 
 
@@ -327,52 +280,6 @@ def test_a_lease_that_became_another_s_is_left_to_it(
 
 
 @needs_redis
-def test_who_waits_asks_himself_when_the_process_is_about_to_end_or_nothing_was_put(
-    clean: RedisServer,
-) -> None:
-    async def work(one: RedisCache, two: RedisCache) -> None:
-        (await leading(one)).unwanted = lambda: None
-        other = await waiting(two)
-        assert not one.put(key(1), b"x" * (2 * 2**20 + 1), ends_at=math.inf)
-        assert await other == (None, True, None)
-        (await leading(one, 2)).unwanted = lambda: None
-        other = await waiting(two, 2)
-        two.is_ending = True
-        assert (await other)[2] is None
-
-    sharing(clean.url, work)
-
-
-@needs_redis
-def test_who_comes_when_the_last_one_has_just_left_is_answered(clean: RedisServer) -> None:
-    async def work(one: RedisCache, two: RedisCache) -> None:
-        lease = await leading(one)
-        leaving = await waiting(two)
-        leaving.cancel()
-        coming = asyncio.create_task(two.search(key(1)))
-        await asyncio.gather(leaving, return_exceptions=True)
-        one.put(key(1), b"x", ends_at=math.inf)
-        lease.end(is_stored=True)
-        assert (await coming)[0] == (b"x", math.inf)
-
-    sharing(clean.url, work)
-
-
-@needs_redis
-def test_a_lease_that_nobody_takes_is_given_back(clean: RedisServer) -> None:
-    async def work(one: RedisCache, two: RedisCache) -> None:
-        leaving = asyncio.create_task(one.search(key(1)))
-        while not one._leases:  # noqa: ASYNC110 (the very turn is meant)
-            await asyncio.sleep(0)
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        await one.settle()
-        await leading(two)
-
-    sharing(clean.url, work)
-
-
-@needs_redis
 def test_a_redis_that_is_full_keeps_nobody_waiting_and_gives_what_it_has(
     clean: RedisServer,
 ) -> None:
@@ -392,22 +299,6 @@ def test_a_redis_that_is_full_keeps_nobody_waiting_and_gives_what_it_has(
             assert not one.is_left_alone
         finally:
             clean.command("config", "set", "maxmemory", "0")
-
-    sharing(clean.url, work)
-
-
-@needs_redis
-def test_proxies_of_an_earlier_release_read_the_same_words(clean: RedisServer) -> None:
-    async def work(one: RedisCache, _: RedisCache) -> None:
-        lease = await leading(one)
-        name = f"toolkit:lease:1:{key(1).hex()}"
-        assert clean.command("get", name) == one._token.decode()
-        assert 0 < int(clean.command("pttl", name)) <= 3000
-        lease.unwanted = lambda: None
-        lease.end(is_stored=False)
-        await one.settle()
-        assert clean.command("get", name) == "-"
-        assert 0 < int(clean.command("pttl", name)) <= 1000
 
     sharing(clean.url, work)
 

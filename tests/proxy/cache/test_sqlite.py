@@ -1,4 +1,4 @@
-"""The shared layer on a real file: what is put is found, by everybody, within its bounds, until it ends."""
+"""The shared layer on a real file: what is put is found, by everybody, within its bounds, until it ends, also where the file is damaged, full or locked."""
 
 import hashlib
 import math
@@ -6,20 +6,31 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.quiet_cache import QuietCache
+from support.chat import until
 
 from toolkit.errors import ToolkitError
 from toolkit.proxy.cache import sqlite as module
+from toolkit.proxy.cache.entry import CachedResponse
 from toolkit.proxy.cache.sqlite import KeyFilter, SqliteCache
+from toolkit.proxy.cache.tiers import Tiers
+from toolkit.proxy.config import CacheSetting
 
 NOW = 1_700_000_000.0
 MIB = 2**20
+
+
+class QuietCache(SqliteCache):
+    """Its thread does nothing: `flush` does what that does in each round."""
+
+    def _run(self) -> None:
+        self._end.wait()
 
 
 def key(number: int) -> bytes:
@@ -40,12 +51,6 @@ def path(tmp_path: Path) -> Path:
 def cache(path: Path) -> Iterator[SqliteCache]:
     with closing(QuietCache(path, 64 * MIB)) as opened:
         yield opened
-
-
-def test_names_that_are_no_utf8_cost_nothing(cache: SqliteCache) -> None:
-    put(cache, 1, model="qwen\ud800", tenant="röd")
-    assert cache.flush()
-    assert cache.purge(model="qwen\ud800", tenant="röd") == 1
 
 
 def test_what_is_put_anew_while_its_write_fails_is_what_waits_on(
@@ -97,21 +102,6 @@ def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
             if number % 100 == 0:
                 cache.flush()
         assert cache.get(key(0), NOW) is not None
-
-
-def test_a_file_that_may_be_no_longer_as_large_shrinks(path: Path) -> None:
-    with closing(QuietCache(path, 32 * MIB)) as cache:
-        for number in range(20_000):
-            put(cache, number, os.urandom(1_000))
-        cache.flush()
-        assert path.stat().st_size > 20 * MIB
-    with closing(QuietCache(path, 4 * MIB)) as cache:
-        put(cache, 20_000)
-        for _ in range(20):
-            cache.flush()
-        assert cache.file_bytes() <= 4 * MIB + 513 * 8192
-        assert cache.get(key(20_000), NOW) is not None
-        assert cache.get(key(19_999), NOW) is not None
 
 
 def test_a_purged_file_gives_its_space_back(path: Path) -> None:
@@ -200,25 +190,6 @@ def test_what_is_written_after_a_purge_is_found_though_its_numbers_were_others(
             two.flush()
 
 
-def test_a_filter_that_knows_too_much_is_made_anew(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FILTER_KEYS", 100)
-    with closing(QuietCache(path, 64 * MIB)) as cache:
-        for _ in range(3):
-            for number in range(150):
-                put(cache, number)
-            assert cache.flush()
-            assert cache.purge() == 150
-        put(cache, 1_000)
-        for _ in range(3):
-            cache.flush()
-        # once it knew 300, twice as many as the file had, it began anew
-        assert cache._keys.count < 300
-        assert cache.get(key(1_000), NOW)
-        assert not looked_up(cache, 99_999)
-
-
 # --- fingerprints ----------------------------------------------------------------------------------------
 
 
@@ -293,13 +264,163 @@ def test_no_look_up_finds_another_answer_than_was_put_while_it_is_written(
     assert wrong == []
 
 
-def test_no_state_of_the_file_is_kept_by_a_look_up(cache: SqliteCache, path: Path) -> None:
+# --- damage, and disks that fail ------------------------------------------------------------------------------
+
+
+LATER = 5_000
+"""A number of which no answer was there before."""
+
+
+def damaged(path: Path, *caches: QuietCache) -> None:
+    """Noise all over a file of 2,000 answers that these have open and have looked at since."""
+    caches[0]._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    path.write_bytes(os.urandom(100_000))
+    for cache in caches:
+        for number in range(2_000):
+            cache.get(key(number), NOW)
+
+
+def test_damage_that_is_found_by_two_sets_the_file_aside_once_and_is_said_once(path: Path) -> None:
+    with closing(QuietCache(path, 64 * MIB)) as cache:
+        for number in range(2_000):
+            put(cache, number, os.urandom(500))
+        assert cache.flush()
+    with (
+        closing(QuietCache(path, 64 * MIB)) as one,
+        closing(QuietCache(path, 64 * MIB)) as two,
+    ):
+        damaged(path, one, two)
+        assert put(one, LATER)
+        assert one.flush()
+        assert two.flush()
+        assert two.get(key(LATER), NOW) == (b"answer", math.inf)
+        assert (len(one.warnings), len(two.warnings)) == (1, 0)
+        there = {each.name for each in path.parent.iterdir()}
+        assert "cache.db.broken-1" in there
+        assert "cache.db.broken-2" not in there
+    # whoever closed the old one took nothing of the new one with it
+    with closing(QuietCache(path, 64 * MIB)) as cache:
+        assert cache.get(key(LATER), NOW) == (b"answer", math.inf)
+
+
+def test_a_full_disk_stops_no_hit_and_is_made_up_for(cache: QuietCache) -> None:
     put(cache, 1)
-    cache.flush()
-    cache.get(key(1), NOW)
-    cache.get(key(2), NOW)
-    cache.file_bytes()
-    cache.fingerprints()
-    with closing(sqlite3.connect(path)) as connection:
-        # (0, ...): nobody hindered it from folding the whole log back
-        assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    assert cache.flush()
+    pages = module.number(cache._writer, "page_count")
+    cache._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    big = os.urandom(MIB)
+    assert put(cache, 2, big)
+    assert not cache.flush()
+    assert "the disk is full" in cache.problem
+    # what is there and what waits is found all the same
+    assert cache.get(key(1), NOW) is not None
+    assert cache.get(key(2), NOW) == (big, math.inf)
+    cache.keep_fingerprints({"tiny": "a"})
+    assert cache.fingerprints() == {"tiny": "a"}
+    cache._writer.execute("PRAGMA max_page_count = 1000000")
+    assert cache.flush()
+    assert (cache.problem, cache._pending_bytes) == (None, 0)
+    assert cache.get(key(2), NOW) == (big, math.inf)
+
+
+def test_a_file_that_fails_at_the_start_is_done_without(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: SqliteCache) -> sqlite3.Connection:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SqliteCache, "_prepared", full)
+    with closing(QuietCache(path, 64 * MIB)) as cache:
+        put(cache, 1)
+        assert not cache.flush()
+        assert "No space left" in cache.problem
+        assert cache.get(key(1), NOW) is not None
+        with pytest.raises(ToolkitError, match=r"could not be purged: .* No space left"):
+            cache.purge()
+        monkeypatch.undo()
+        put(cache, 1)
+        assert cache.flush()
+        assert cache.problem is None
+
+
+def test_what_failed_is_tried_again_by_itself_whatever_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    pause = threading.Event()
+
+    def within_10_s(true: Callable[[], object]) -> bool:
+        return any(true() or pause.wait(0.01) for _ in range(1000))
+
+    with closing(SqliteCache(path, 64 * MIB)) as cache:
+        for error in (sqlite3.OperationalError("oh"), RuntimeError("oh")):
+
+            def fail(*_: object, error: Exception = error) -> None:
+                raise error
+
+            cache._make_room = fail
+            put(cache, 1)
+            assert within_10_s(lambda: cache.problem)
+            assert "oh" in cache.problem
+            del cache._make_room
+            assert within_10_s(lambda: cache.problem is None and not cache._pending)
+
+
+# --- the tiers above it --------------------------------------------------------------------------------------
+
+KEY = b"k" * 16
+KEPT = CachedResponse(
+    endpoint="chat/completions", streamed=False, content_type="application/json", body=b"{}"
+)
+
+
+class AskedMeanwhile(QuietCache):
+    """A file that is asked for an answer in the midst of its purge."""
+
+    tiers: Tiers
+    was_there = False
+
+    def purge(
+        self, *, tenant: str | None = None, model: str | None = None, key: bytes | None = None
+    ) -> int:
+        self.was_there = self.tiers.find(KEY) is not None
+        return super().purge(tenant=tenant, model=model, key=key)
+
+
+def tiers(file: SqliteCache | None) -> Tiers:
+    setting = CacheSetting(memory_bytes=2**20)
+    return Tiers(setting, sqlite=file, redis=None, clock=time.monotonic, wall=time.time)
+
+
+async def test_it_is_found_from_the_moment_it_is_stored_and_written_later(
+    cache: QuietCache,
+) -> None:
+    mine = tiers(cache)
+    mine.store(KEY, KEPT, ttl_s=60.0, tenant="red", model="tiny")
+    assert not cache._pending, "what that takes is done later"
+    await until(lambda: cache._pending)
+    found = mine.find(KEY)
+    assert found is not None
+    assert (found.response, found.layer) == (KEPT, "memory")
+    # by another process's memory, which has none, in the file
+    there = tiers(cache).find(KEY)
+    assert there is not None
+    assert (there.response, there.layer, there.ends_at) == (KEPT, "disk", found.ends_at)
+    # a newer one is what is found at once
+    newer = replace(KEPT, body=b"[]")
+    mine.store(KEY, newer, ttl_s=None, tenant="red", model="tiny")
+    found = mine.find(KEY)
+    assert found is not None
+    assert (found.response, found.ends_at) == (newer, math.inf)
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_a_look_up_during_a_purge_brings_nothing_back(path: Path, key: bytes | None) -> None:
+    with closing(AskedMeanwhile(path, 64 * MIB)) as file:
+        file.tiers = mine = tiers(file)
+        mine.store(KEY, KEPT, ttl_s=None, tenant="red", model="tiny")
+        mine.pack()
+        mine.forget(key)
+        assert await mine.purge(key=key) == 1
+        assert file.was_there
+        assert mine.find(KEY) is None

@@ -1,15 +1,17 @@
-"""What view a request asks for, which calls serve it, and what becomes of answers that no recording holds."""
+"""What view a request asks for, which calls serve it, and that whatever is not known is carried over into no other."""
 
 import json
-import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import JSON_TYPE, chunks, kept, kept_stream
+from support.pairs import JSON_TYPE, PAIRS, RECORDED, asked, chunks, kept, kept_stream
 
-from toolkit.proxy.responses.transcode import ResponseFormat, can_join, convert
+from toolkit.proxy.responses.transcode import ResponseFormat, can_join, convert, paced
 
 CHAT = "chat/completions"
 WHOLE, STREAM, USAGE = (
@@ -80,12 +82,6 @@ def whole(*events: bytes) -> dict[str, Any] | None:
     return None if answer is None else json.loads(answer[1])
 
 
-def message(*events: bytes) -> dict[str, Any]:
-    body = whole(*events)
-    assert body is not None
-    return body["choices"][0]["message"]
-
-
 CALLS = (
     ROLE,
     delta(call(0, id="a", type="function", function={"name": "f", "arguments": ""})),
@@ -113,28 +109,6 @@ def test_calls_in_another_state_are_not_shown_whole(spoilt):
     assert whole(*spoilt) is None
 
 
-def test_a_service_tier_is_told_once_and_carried_over():
-    tier = {"service_tier": "default", "system_fingerprint": "fp"}
-    body = whole(
-        ROLE, event({"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}, **tier)
-    )
-    assert body is not None
-    assert (body["service_tier"], body["system_fingerprint"]) == ("default", "fp")
-    answer = convert(kept(json.dumps(body).encode(), JSON_TYPE), USAGE)
-    assert answer is not None
-    told = [chunk["service_tier"] for chunk in chunks(answer[1]) if "service_tier" in chunk]
-    assert told == ["default"]
-
-
-def test_an_answer_that_says_nothing_still_has_its_end():
-    body = whole(ROLE, delta({"content": ""}, finish="stop"))
-    assert body is not None
-    assert body["choices"][0]["message"]["content"] == ""
-    answer = convert(kept(json.dumps(body).encode(), JSON_TYPE), STREAM)
-    assert answer is not None
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks(answer[1])] == [None, "stop"]
-
-
 def test_a_text_that_looks_like_a_usage_or_an_end_changes_nothing():
     text = '"usage":{"choices":[],"finish_reason":"stop"} [DONE]\n\ndata: [DONE]\n\n'
     stored = kept(b"".join((ROLE, delta({"content": text}, finish="stop"), USAGE_EVENT, DONE)))
@@ -144,38 +118,6 @@ def test_a_text_that_looks_like_a_usage_or_an_end_changes_nothing():
     answer = convert(stored, WHOLE)
     assert answer is not None
     assert json.loads(answer[1])["choices"][0]["message"]["content"] == text
-
-
-def test_a_stream_whose_usage_came_first_loses_just_that():
-    end = delta({"content": "A"}, finish="stop")
-    stored = kept(b"".join((USAGE_EVENT, ROLE, end, DONE)))
-    plain = convert(stored, STREAM)
-    assert plain is not None
-    assert plain[1] == b"".join((ROLE, end, DONE))
-
-
-@pytest.mark.parametrize(
-    ("told", "added"),
-    [
-        ({}, b""),
-        ({"system_fingerprint": None}, b""),
-        ({"system_fingerprint": "fp"}, b',"system_fingerprint":"fp"'),
-        # one that had to be unescaped is left out
-        ({"system_fingerprint": 'f"p'}, b""),
-    ],
-)
-def test_a_fingerprint_is_moved_only_where_it_is_plain(told, added):
-    def compact(said: dict[str, Any]) -> bytes:
-        return b"data: %b\n\n" % json.dumps(HEAD | said, separators=(",", ":")).encode()
-
-    first = compact(
-        {"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]}
-    )
-    last = compact({"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}]})
-    usage = compact({"choices": [], "usage": COUNTS} | told)
-    plain = convert(kept(b"".join((first, last, usage, DONE))), STREAM)
-    assert plain is not None
-    assert plain[1] == first + last.replace(b"}\n\n", added + b"}\n\n") + DONE
 
 
 TEXTS = st.lists(
@@ -205,15 +147,168 @@ def test_any_texts_of_two_choices_come_out_whole_and_apart(said, plain):
     assert [choice["finish_reason"] for choice in body["choices"]] == ["stop", "length"]
 
 
-def test_a_body_that_was_made_takes_no_more_than_its_bytes():
-    """It is remembered by its length; what orjson writes keeps the room that it was written in."""
-    stored = kept_stream("chat")
-    first = convert(stored, WHOLE)
-    assert first is not None
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    found = [one[1] for _ in range(100) if (one := convert(stored, WHOLE)) is not None]
-    taken = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    # 33 bytes are a bytes object's own, and some 80 the list's and what tracemalloc can't tell apart
-    assert taken < sum(len(body) + 33 + 80 for body in found)
+NAMES = ["chat", "chat_logprobs", "chat_tool_named", "chat_reasoning", "text_logprobs", "text"]
+NEW = {"novel": {"a": 1}}
+FREE = ("usage", "arguments", "top_logprobs")
+"""What is carried over as it is, whatever it holds."""
+
+
+def objects(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where an object stands whose fields are known one by one."""
+    if isinstance(value, list):
+        for number, inner in enumerate(value):
+            # the entries of a chat's logprobs are carried over as they are
+            if not (path and path[-1] == "content"):
+                yield from objects(inner, (*path, number))
+    elif isinstance(value, dict):
+        yield path
+        for name, inner in value.items():
+            if name not in FREE:
+                yield from objects(inner, (*path, name))
+
+
+def with_new(value: Any, path: tuple[str | int, ...]) -> Any:
+    """A copy with a field that nobody knows in one of its objects."""
+    copy = json.loads(json.dumps(value))
+    holder = copy
+    for step in path:
+        holder = holder[step]
+    holder.update(NEW)
+    return copy
+
+
+def as_stream(said: list[Any]) -> bytes:
+    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in said]
+    return b"".join((*events, b"data: [DONE]\n\n"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_field_anywhere_in_a_body_makes_no_stream(name):
+    endpoint, wanted = asked(name)
+    wanted = replace(wanted, stream=True, usage=True)
+    body = json.loads((PAIRS / f"{name}.json").read_bytes())
+    assert convert(kept(json.dumps(body).encode(), JSON_TYPE, endpoint), wanted) is not None
+    places = list(objects(body))
+    # the body, its choice, and in a chat the message
+    assert len(places) >= (3 if endpoint == "chat/completions" else 2)
+    for path in places:
+        stored = kept(json.dumps(with_new(body, path)).encode(), JSON_TYPE, endpoint)
+        assert convert(stored, wanted) is None, path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_field_anywhere_in_a_stream_makes_no_body(name):
+    endpoint, wanted = asked(name)
+    said = chunks((PAIRS / f"{name}.txt").read_bytes())
+    assert convert(kept(as_stream(said), endpoint=endpoint), wanted) is not None
+    places = list(objects(said))
+    assert len(places) > len(said)
+    for path in places:
+        stored = kept(as_stream(with_new(said, path)), endpoint=endpoint)
+        assert convert(stored, wanted) is None, path
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("choices", 0, "message", "function_call"), {"name": "f", "arguments": "{}"}),
+        (("choices", 0, "message", "annotations"), [{"type": "url_citation"}]),
+        (("choices", 0, "message", "tool_calls"), [{"function": {"name": "f", "arguments": {}}}]),
+        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"arguments": "{}"}}]),
+        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"name": "f"}}]),
+        (("choices", 0, "message", "tool_calls"), [CALL | {"index": 1}]),
+        (("choices", 0, "message", "tool_calls"), {"0": CALL}),
+        (("choices", 0, "routed_experts"), "AAAA"),
+        (("kv_transfer_params",), {"remote_block_ids": [1]}),
+    ],
+)
+def test_what_a_stream_could_not_tell_makes_no_stream(place, value):
+    endpoint, wanted = asked("chat")
+    body = json.loads((PAIRS / "chat.json").read_bytes())
+    holder = body
+    for step in place[:-1]:
+        holder = holder[step]
+    holder[place[-1]] = value
+    stored = kept(json.dumps(body).encode(), JSON_TYPE, endpoint)
+    assert convert(stored, replace(wanted, stream=True, usage=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "changed"),
+    [
+        # a chunk of another answer, or of another model
+        (2, {"model": "other"}),
+        (2, {"choices": None}),
+        (2, {"choices": [{"index": 2, "delta": {"content": "A"}, "finish_reason": "stop"}]}),
+        (2, {"choices": [{"delta": {"content": "A"}, "finish_reason": None}]}),
+        # ended twice, or thoughts of one chunk without their logprobs
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "token_ids": "ab"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "prompt_token_ids": "ab"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "logprobs": {"content": "ab"}}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": 1}]}),
+        (2, {"choices": [{"index": 0, "delta": {"tool_calls": {"index": 0}}}]}),
+        (2, {"choices": ["A"]}),
+    ],
+)
+def test_a_chunk_that_does_not_fit_makes_no_body(number, changed):
+    said = chunks((PAIRS / "chat.txt").read_bytes())
+    said[number] |= changed
+    assert convert(kept(as_stream(said)), asked("chat")[1]) is None
+
+
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_what_is_nested_too_deep_is_shown_only_as_it_came(depth):
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    body = json.loads((PAIRS / "chat.json").read_bytes())
+    body["usage"] |= {"novel": "DEEP"}
+    said = chunks((PAIRS / "chat.txt").read_bytes())
+    said[-1]["usage"] |= {"novel": "DEEP"}
+    wanted = asked("chat")[1]
+    as_usage = replace(wanted, stream=True, usage=True)
+    whole = kept(json.dumps(body).encode().replace(b'"DEEP"', deep), JSON_TYPE)
+    stream = kept(as_stream(said).replace(b'"DEEP"', deep))
+    assert (convert(whole, as_usage), convert(stream, wanted)) == (None, None)
+    assert convert(whole, wanted) is not None
+    assert convert(stream, as_usage) is not None
+
+
+# --- the pace of a stored stream: all times by hand --------------------------------------------------
+
+
+def by_event(body: bytes, steps: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The steps with the number of events instead of bytes."""
+    ends = [*accumulate(len(each) + 2 for each in body.split(b"\n\n")[:-1])]
+    return [(at, ends.index(end) + 1) for at, end in steps]
+
+
+@given(texts=st.lists(st.sampled_from(["", "a", "bc"]), max_size=40), rate=st.floats(0.5, 10_000))
+def test_every_event_is_due_once_in_order_and_never_too_early(texts, rate):
+    tokens = b"".join(delta({"content": text}) for text in texts)
+    body = ROLE + tokens + delta({}, finish="stop") + DONE
+    steps = by_event(body, paced(body, rate))
+    assert steps[-1][1] == len(texts) + 3
+    assert steps == sorted(steps)
+    for at, upto in steps:
+        # the first token, and from then on so many a second
+        assert sum(map(bool, ["", *texts][:upto])) <= 1 + at * rate + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("body", "dues"),
+    [
+        # a role, 16 tokens, the usage, the end
+        ((RECORDED / "chat_stream.txt").read_bytes(), [2, *range(3, 17), 19]),
+        # two roles, 4 tokens of each choice in turn, the usage, the end
+        (kept_stream("chat_n2").body, [3, *range(4, 10), 12]),
+        # created, in progress, an item, a part, two deltas, four ends
+        ((PAIRS / "responses.txt").read_bytes(), [5, 10]),
+        # start, a block, four deltas, its end, the reason (`message_delta`), the end
+        ((PAIRS / "messages.txt").read_bytes(), [3, 4, 5, 9]),
+    ],
+)
+def test_recorded_streams_are_due_token_by_token(body, dues):
+    assert by_event(body, paced(body, 1.0)) == [(float(at), due) for at, due in enumerate(dues)]

@@ -1,4 +1,4 @@
-"""The log's file: whole lines, soon, in order; and what becomes of them when the disk is slow, full or gone."""
+"""The log: what its lines hold and never hold, and what becomes of them when the disk is slow, full or gone."""
 
 import json
 import os
@@ -7,11 +7,163 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from toolkit.errors import ToolkitError
-from toolkit.proxy.telemetry.access_log import AccessLog
+from toolkit.proxy.telemetry.access_log import (
+    AccessLog,
+    HitLine,
+    event_line,
+    json_line,
+    request_line,
+)
+from toolkit.proxy.telemetry.metrics import Served
+from toolkit.records import Asked, Seen
+from toolkit.workload import read
+
+T = 1_750_000_000.123457
+MISS = Served(
+    ts=T,
+    request_id="7f3a-12",
+    team="red",
+    path="/v1/chat/completions",
+    endpoint="chat/completions",
+    model="qwen",
+    stream=True,
+    status=200,
+    cache="miss",
+    new=True,
+    prompt_tokens=20,
+    output_tokens=5,
+    cached_tokens=16,
+    ttft_ms=101.23456,
+    tpot_ms=10.5,
+    latency_ms=143.2,
+    queue_ms=3.25,
+    finish_reason="stop",
+    upstream="a",
+    stored=True,
+    body_bytes=812,
+    exact_key="e" * 32,
+    request_key="r" * 32,
+    prompt_key="p" * 32,
+)
+
+
+def hit(**told: Any) -> Served:
+    usual: dict[str, Any] = {
+        "ts": T,
+        "request_id": "7f3a-13",
+        "team": "red",
+        "path": "/v1/chat/completions",
+        "endpoint": "chat/completions",
+        "model": "qwen",
+        "stream": False,
+        "status": 200,
+        "cache": "hit",
+        "layer": "memory",
+        "new": False,
+        "prompt_tokens": 20,
+        "output_tokens": 5,
+        "latency_ms": 0.0312,
+        "finish_reason": "stop",
+        "body_bytes": 812,
+        "exact_key": "e" * 32,
+        "request_key": "r" * 32,
+        "prompt_key": "p" * 32,
+    }
+    return Served(**{**usual, **told})
+
+
+def workload(*lines: bytes) -> list[Seen]:
+    return list(read(iter(lines), "log", client=lambda address: f"<{address}>").seen)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a\nb",
+        "\x1b[2J",
+        "\x7f",
+        "\x9b2J",
+        "\u2028",
+        "\u202e",
+        '"}\n{"event":"x"',
+        "\r",
+        "\x00",
+        "ü%s%b",
+    ],
+)
+def test_no_character_breaks_a_line_or_reaches_a_terminal(hostile: str) -> None:
+    for told in (
+        request_line(hit(model=hostile)),
+        HitLine(hit(model=hostile)).fill(T, b"1", 1.0),
+        event_line(T, "epoch_bumped", {"model": hostile}),
+    ):
+        assert told.count(b"\n") == 1
+        assert told.endswith(b"}\n")
+        text = told[:-1].decode()
+        assert text.isprintable()
+        assert json.loads(text)["model"] == hostile
+
+
+@given(
+    st.dictionaries(
+        st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+    )
+)
+def test_whatever_is_told_makes_one_line_of_json(told: dict[str, Any]) -> None:
+    made = json_line(told)
+    assert made.endswith(b"\n")
+    assert made.count(b"\n") == 1
+    assert isinstance(json.loads(made), dict)
+
+
+@pytest.mark.parametrize("ttft_ms", [None, 0.5])
+def test_a_hits_line_filled_in_is_the_line_that_it_would_have_been(ttft_ms: float | None) -> None:
+    form = HitLine(hit(model="100 %", ttft_ms=ttft_ms, stream=ttft_ms is not None))
+    later = hit(
+        ts=1_750_000_123.5,
+        request_id="7f3a-99",
+        model="100 %",
+        latency_ms=0.25,
+        ttft_ms=None if ttft_ms is None else 0.25,
+        stream=ttft_ms is not None,
+    )
+    filled = form.fill(1_750_000_123.5, b"7f3a-99", 0.25)
+    assert list(json.loads(filled).items()) == list(json.loads(request_line(later)).items())
+
+
+def test_the_workload_reads_a_miss_to_the_same_figures() -> None:
+    assert workload(request_line(MISS)) == [
+        Seen(
+            ts=T,
+            server="a",
+            client="red",
+            method="POST",
+            path="/v1/chat/completions",
+            status=200,
+            ttft_ms=101.235,
+            latency_ms=143.2,
+            prompt_tokens=20,
+            cached_tokens=16,
+            output_tokens=5,
+            finish_reason="stop",
+            cache="miss",
+            asked=Asked(
+                exact_key="e" * 32,
+                request_key="r" * 32,
+                prompt_key="p" * 32,
+                body_bytes=812,
+                model="qwen",
+                stream=True,
+            ),
+        )
+    ]
+
 
 WAIT_S = 60.0
 """Longest that a test waits for what must come."""
@@ -79,58 +231,6 @@ def test_lines_stand_in_the_file_in_their_order_and_only_its_owner_reads_it(tmp_
     assert log.dropped == 0
 
 
-def test_a_line_that_another_worker_is_writing_is_not_taken_for_a_torn_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, write, half, opened = tmp_path / "log", os.write, threading.Event(), threading.Event()
-
-    def slowly(descriptor: int, data: memoryview) -> int:
-        if bytes(data) == b"whole\n":
-            write(descriptor, data[:3])
-            half.set()
-            opened.wait(0.3)
-            return 3 + write(descriptor, data[3:])
-        return write(descriptor, data)
-
-    def second() -> None:
-        log = AccessLog(str(path), say=print)
-        opened.set()
-        log.put(b"next\n")
-        log.close()
-
-    first = AccessLog(str(path), say=print)
-    monkeypatch.setattr(os, "write", slowly)
-    first.put(b"whole\n")
-    half.wait()
-    thread = threading.Thread(target=second)
-    thread.start()
-    thread.join()
-    first.close()
-    assert path.read_bytes() == b"whole\nnext\n"
-
-
-def test_a_new_file_that_cannot_be_opened_leaves_the_old_one_in_use(tmp_path: Path) -> None:
-    told = Told()
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    path = folder / "log.jsonl"
-    log = AccessLog(str(path), say=told.put)
-    folder.rename(tmp_path / "moved")
-    log.reopen()
-    assert "anew" in told.next()
-    log.put(b"after\n")
-    log.close()
-    assert (tmp_path / "moved" / "log.jsonl").read_bytes() == b"after\n"
-
-
-def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError, match="No such file"):
-        AccessLog(str(tmp_path / "nowhere" / "log.jsonl"), say=print)
-    os.mkfifo(tmp_path / "unread")
-    with pytest.raises(ToolkitError, match="cannot write the log"):
-        AccessLog(str(tmp_path / "unread"), say=print)
-
-
 def test_a_reader_that_stalls_holds_up_no_write_and_what_is_lost_is_told_in_the_log(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,12 +280,3 @@ def test_a_reader_that_left_is_told_and_the_next_one_is_served_on_a_new_line(pip
     assert pipe.read(6) == b"again\n"
     log.close()
     assert json.loads(pipe.rest())["lines"] == 1
-
-
-def test_standard_output_is_written_and_left_open(capfd: pytest.CaptureFixture[str]) -> None:
-    log = AccessLog("-", say=print)
-    log.put(b"line\n")
-    log.reopen()
-    log.close()
-    os.write(1, b"still open\n")
-    assert capfd.readouterr().out == "line\nstill open\n"

@@ -1,10 +1,10 @@
-"""The page for Prometheus: read again by two parsers, whole or as clients may see it."""
+"""What is counted under which labels, and the indicators of the last minute, by hand."""
 
-from prometheus_client.parser import text_string_to_metric_families
+import pytest
 
 from toolkit.metrics.parser import read_page
 from toolkit.proxy.telemetry.metrics import (
-    CacheGauge,
+    MAX_MODELS,
     Counters,
     Gauges,
     LastMinute,
@@ -12,48 +12,40 @@ from toolkit.proxy.telemetry.metrics import (
     page,
 )
 
-QUIET = LastMinute().indicators()
-GAUGES = Gauges(
-    version="0.1.0",
-    started_at=1_700_000_000.0,
-    connections=12,
-    busy=3,
-    slots=2,
-    queued={"red": 4, "blue": 1},
-    layers=(CacheGauge(layer="memory", entries=10, size_bytes=1000),),
-    page_ages_s={"http://10.0.0.4:8000": 0.5},
-    epochs={"qwen": 3},
-)
-VLLM = """\
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="qwen"} 5.0
-# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
-# TYPE vllm:prompt_tokens_total counter
-vllm:prompt_tokens_total{engine="0",model_name="qwen"} 1234.0
-"""
+
+def served(**told: object) -> Served:
+    usual: dict[str, object] = {
+        "ts": 1_700_000_000.0,
+        "team": "red",
+        "endpoint": "chat/completions",
+        "model": "qwen",
+        "status": 200,
+        "cache": "miss",
+    }
+    return Served(**{**usual, **told})  # type: ignore[arg-type]
 
 
-def counted() -> Counters:
+def test_the_sixty_fifth_model_that_answered_is_other() -> None:
     counters = Counters()
-    counters.take(Served(ts=0.0, team="red", model="qwen", status=200, cache="miss", ttft_ms=150))
-    counters.tally("blue", "qwen", "chat/completions", stream=False).hit(0.00001, 100, 3, 7)
-    return counters
+    counters.take(served(model="qwen"))
+    for number in range(MAX_MODELS):
+        counters.take(served(model=f"m{number}"))
+    models = {key[1] for key in counters.counts["requests"]}
+    # 64 places: qwen, m0 to m62, and what came then
+    assert len(models) == MAX_MODELS + 1
+    assert {"qwen", "m62", "other"} <= models
+    assert "m63" not in models
 
 
-def families(text: str) -> list[str]:
-    return [family.name for family in text_string_to_metric_families(text)]
+def test_more_kinds_of_errors_than_there_can_be_are_other() -> None:
+    counters = Counters()
+    for number in range(2000):
+        counters.take(served(status=None, error_kind=f"kind {number}"))
+    assert len(counters.counts["errors"]) == 257
+    assert counters.total("errors") == 2000
 
 
-def test_a_proxy_behind_a_proxy_does_not_spoil_our_figures() -> None:
-    behind = page(counted(), GAUGES, QUIET, VLLM).decode()
-    text = page(Counters(), Gauges(connections=1), QUIET, behind).decode()
-    names = families(text)
-    assert len(names) == len(set(names))
-    found = read_page(text)
-    assert found.total("toolkit_proxy_connections") == 1
-    assert found.total("toolkit_proxy_requests_total") is None
-    assert found.total("vllm:num_requests_running") == 5
+QUIET = LastMinute().indicators()
 
 
 def test_a_hostile_name_stays_within_its_label() -> None:
@@ -64,3 +56,46 @@ def test_a_hostile_name_stays_within_its_label() -> None:
     assert not found.samples("vllm:num_requests_running")
     assert found.total("toolkit_proxy_requests_total") == 1
     assert found.bad_lines == 0
+
+
+def take(counters: Counters, times: int, **told: object) -> None:
+    for _ in range(times):
+        counters.take(Served(ts=0.0, **{"model": "m", "status": 200, **told}))  # type: ignore[arg-type]
+
+
+def test_quantiles_are_prometheus_estimates_from_the_buckets() -> None:
+    minute, counters = LastMinute(), Counters()
+    minute.sample(0.0, counters)
+    take(counters, 10, cache="miss", ttft_ms=150, queue_ms=0.01)
+    minute.sample(5.0, counters)
+    found = minute.indicators()
+    # all ten in (0.1, 0.2]: rank 5 of 10, 0.1 + 0.1 * 5 / 10; rank 9.5: 0.195
+    assert found["ttft_p50_s"] == pytest.approx(0.15)
+    assert found["ttft_p95_s"] == pytest.approx(0.195)
+    # in the first bucket nothing is known but its edge
+    assert found["queue_p95_s"] == 0.00005
+    assert found["tpot_p50_s"] is None
+
+
+def test_what_is_older_than_a_minute_is_forgotten() -> None:
+    minute, counters = LastMinute(), Counters()
+    minute.sample(0.0, counters)
+    take(counters, 10, cache="miss", status=500)
+    for second in range(1, 62):
+        minute.sample(float(second), counters)
+    found = minute.indicators()
+    assert found["window_s"] == 60
+    assert found["error_rate"] is None
+
+
+def test_a_worker_that_began_anew_gives_no_negative_rates() -> None:
+    minute, counters = LastMinute(), Counters()
+    take(counters, 10, cache="hit")
+    minute.sample(0.0, counters)
+    again = Counters()
+    take(again, 2, cache="hit")
+    minute.sample(1.0, again)
+    assert minute.indicators()["requests_per_s"] is None
+    take(again, 4, cache="hit")
+    minute.sample(3.0, again)
+    assert minute.indicators()["requests_per_s"] == 2

@@ -90,16 +90,6 @@ def test_a_request_comes_as_a_row_with_how_it_was_served() -> None:
     assert batches.closed_in == ["store feed"]
 
 
-def test_closing_hands_on_all_that_waits_in_order() -> None:
-    batches = Batches()
-    feed = StoreFeed(batches.opened, say=print)
-    for number in range(10_000):
-        feed.put((served(number), None))
-    feed.close()
-    assert [row.ts for row in batches.all()] == [1000.0 + number for number in range(10_000)]
-    assert feed.dropped == 0
-
-
 def test_a_store_that_hangs_holds_up_nobody_and_what_is_too_much_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,35 +120,3 @@ def test_a_store_that_fails_is_told_once_and_used_again_when_it_works() -> None:
     feed.close()
     assert [row.ts for row in batches.all()] == [1001.0]
     assert told.empty()
-
-
-def test_a_store_that_cannot_be_opened_is_told_and_tried_again() -> None:
-    batches = Batches()
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    may_open = threading.Event()
-
-    @contextmanager
-    def opened() -> Iterator[Hand]:
-        if not may_open.is_set():
-            raise OSError("locked")
-        with batches.opened() as hand:
-            yield hand
-
-    feed = StoreFeed(opened, say=told.put)
-    feed.put((served(), None))
-    assert "locked" in told.get(timeout=WAIT_S)
-    may_open.set()
-    # nothing was taken from it yet, so nothing is lost
-    assert [row.ts for row in batches.taken.get(timeout=WAIT_S)] == [1000.0]
-    feed.close()
-    assert feed.dropped == 0
-
-
-def test_rows_that_the_store_refuses_to_the_end_are_counted_as_lost() -> None:
-    batches = Batches()
-    batches.fault = OSError("disk full")
-    feed = StoreFeed(batches.opened, say=lambda _: None)
-    for number in range(StoreFeed.batch_size * 2):
-        feed.put((served(number), None))
-    feed.close()
-    assert feed.dropped == StoreFeed.batch_size * 2

@@ -133,11 +133,6 @@ def test_a_page_that_is_none_tells_no_models_and_the_metrics_labels_do(page: byt
     assert read_facts(None, said(page), NUMBERS).models == (Model(id="tiny"),)
 
 
-def test_cards_that_are_none_are_left_out() -> None:
-    page = b'{"data":[1,null,{"id":3},{"id":"a","root":5,"max_model_len":"x"},{"id":"b","max_model_len":true}]}'
-    assert read_facts(None, said(page), None).models == (Model(id="a"), Model(id="b"))
-
-
 # --- one process -----------------------------------------------------------------------------------------
 
 
@@ -173,29 +168,6 @@ def test_a_model_that_goes_and_comes_back_is_the_same_unless_it_is_another() -> 
     assert process.sees(less, SERVER, less) == {}
     assert process.words() == before
     assert process.sees(replace(SERVER, models=(TINY, replace(LORA, root="/loras/b")))).keys() == {
-        "lora",
-        "*",
-    }
-
-
-def test_adapters_and_names_without_end_are_not_remembered_without_end() -> None:
-    process = Process(kind="change")
-    for number in range(6):
-        process.sees(Facts(models=tuple(Model(id=f"{number}-{each}") for each in range(1000))))
-    facts = process.prints.facts.get("a")
-    assert facts is not None
-    assert len(facts.models or ()) == 4096
-    assert facts.serves("5-999")
-    assert len({process.prints.of(f"model-{number}") for number in range(3000)}) == 3000
-    assert process.prints.of.cache_info().currsize <= 1024
-
-
-def test_an_upstream_that_names_no_model_raises_all_that_are_known() -> None:
-    process = Process()
-    process.sees(SERVER)
-    nameless = replace(SERVER, models=None)
-    assert process.sees(nameless, replace(nameless, started_at=2000.0), name="b").keys() == {
-        "tiny",
         "lora",
         "*",
     }
@@ -241,20 +213,6 @@ def test_what_a_store_lost_or_refused_is_written_again_and_only_more_is_believed
     assert redis.writes == writes
 
 
-def test_an_address_on_this_machine_is_nobody_s_on_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    redis, here = Redis(), ("http://127.0.0.1:1",)
-    process = Process(redis=redis, urls=here)
-    process.sees(SERVER, name="1")
-    monkeypatch.setattr("socket.gethostname", lambda: "another")
-    other = Process(redis=redis, urls=here)
-    other.refresh()
-    assert other.prints.facts.get("1") is None
-    assert other.sees(replace(SERVER, started_at=5.0), name="1") == {}
-    assert other.prints.of("tiny") == process.prints.of("tiny")
-
-
 def test_counters_are_written_now_and_then_and_only_where_they_are_needed() -> None:
     file = Store()
     process = Process(file)
@@ -270,15 +228,6 @@ def test_counters_are_written_now_and_then_and_only_where_they_are_needed() -> N
     writes = file.writes
     process.sees(*(replace(SERVER, tokens_total=10.0**power) for power in (3, 6)))
     assert file.writes == writes + 1, "where a start tells, it is the start that is written"
-
-
-def test_serve_has_nothing_found_that_other_flags_answered() -> None:
-    file = Store()
-    process = Process(file)
-    process.sees(SERVER)
-    before = process.words()
-    Process(file, kind="change").prints.raise_all()
-    assert not set(Process(file, kind="change").words()) & set(before)
 
 
 def test_an_earlier_version_s_answers_are_found_until_anything_changes() -> None:

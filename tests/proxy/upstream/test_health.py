@@ -1,23 +1,84 @@
 """The prober over servers that are well, hang, drip, flood and lie: it costs a scrape, never another's, never the prober."""
 
 import asyncio
-import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.chat import until
 from support.raw_server import Misbehave, RawServer, http, recorded, vllm_pages
-from support.watching import watching
 
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
+from toolkit.proxy.config import CacheSetting, RoutingSetting, Settings, UpstreamSetting
 from toolkit.proxy.upstream import health
-from toolkit.proxy.upstream.health import one_page
+from toolkit.proxy.upstream.connection import Upstream
+from toolkit.proxy.upstream.fingerprint import Fingerprints
+from toolkit.proxy.upstream.health import Prober, one_page
+from toolkit.proxy.upstream.routing import Routing, UpstreamState
 
 RECORDED = recorded("metrics_after_load.txt").decode()
 METRICS = http(recorded("metrics_idle.txt"), content_type="text/plain; version=1.0.0")
 PAGES = vllm_pages() | {"/metrics": METRICS}
+
+
+FAST = RoutingSetting(look_s=0.01, stuck_s=0.2, probe_s=0.2, back_s=0.2)
+
+
+class Watching:
+    """What stands around a prober."""
+
+    def __init__(self, upstreams: Mapping[str, Upstream], settings: Settings, **pace: Any) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.routing = Routing(settings.upstreams, settings.routing)
+        self.prints = Fingerprints(settings, changed=lambda: None, event=self._event)
+        self.prober = Prober(upstreams, self.routing, self.prints, event=self._event, **pace)
+
+    def _event(self, kind: str, told: dict[str, object]) -> None:
+        self.events.append((kind, told))
+
+    def named(self, kind: str) -> list[dict[str, object]]:
+        return [told for name, told in self.events if name == kind]
+
+    def state(self, name: str) -> UpstreamState:
+        states = self.routing.states(self.prober._clock())
+        return next(each for each in states if each.name == name)
+
+
+@asynccontextmanager
+async def watching(
+    urls: Mapping[str, str],
+    *,
+    routing: RoutingSetting = FAST,
+    keys: Mapping[str, str] | None = None,
+    limit_s: float = 5.0,
+    identity_s: float = 3600.0,
+    runs: bool = True,
+    **changes: Any,
+) -> AsyncIterator[Watching]:
+    """Probe these upstreams until the block ends."""
+    upstreams = tuple(
+        replace(UpstreamSetting(name=name, url=url), **changes) for name, url in urls.items()
+    )
+    settings = Settings(upstreams=upstreams, routing=routing, cache=CacheSetting())
+    async with AsyncExitStack() as stack:
+        opened = {each.name: Upstream(each, key=(keys or {}).get(each.name)) for each in upstreams}
+        for each in opened.values():
+            stack.push_async_callback(each.close)
+        around = Watching(opened, settings, limit_s=limit_s, identity_s=identity_s, tick_s=0.02)
+        task = asyncio.create_task(around.prober.run() if runs else asyncio.sleep(3600))
+        try:
+            yield around
+        finally:
+            if task.done():
+                task.result()  # it must not end by itself
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                async with asyncio.timeout(60):
+                    await task
 
 
 async def hang(_: asyncio.StreamWriter) -> None:
@@ -111,40 +172,6 @@ async def test_a_broken_page_ends_nothing_and_is_no_change(path: str, misbehave:
         assert around.state("a").state == "up"
 
 
-async def test_pages_that_change_seldom_are_read_anew_in_their_time_and_bear_the_upstream_s_own_key() -> (
-    None
-):
-    async with (
-        RawServer(dict(PAGES)) as server,
-        RawServer(PAGES | {"/metrics": http(set_cookie="who=proxy")}) as other,
-        watching({"a": server.url, "b": other.url}, keys={"a": "sk-a"}, identity_s=0.05) as around,
-    ):
-        await around.prober.first_scrape()
-        card = json.loads(recorded("v1_models.json"))
-        card["data"][0]["max_model_len"] = 1024
-        server.pages["/v1/models"] = http(json.dumps(card))
-        await until(lambda: around.prints.incarnations.keys() == {"tiny", "*"})
-        heads = [headers for _, _, headers in server.requests]
-        assert {head["authorization"] for head in heads} == {"Bearer sk-a"}
-        strangers = [headers for _, _, headers in other.requests]
-        assert not any({"authorization", "cookie"} & head.keys() for head in strangers)
-
-
-async def test_a_page_that_takes_long_to_be_read_is_asked_for_seldom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # as if it had taken a thousand million times as long
-    monkeypatch.setattr(health, "READING_SHARE", 1e-10)
-    # 1 MB, 16 engines: read beside the loop
-    page = "".join(RECORDED.replace('engine="0"', f'engine="{number}"') for number in range(16))
-    pages = PAGES | {"/metrics": http(page)}
-    async with RawServer(pages) as server, watching({"a": server.url}) as around:
-        await around.prober.first_scrape()
-        await asyncio.sleep(0.1)  # ten scrapes' time
-        assert server.paths().count("/metrics") == 1
-        assert around.state("a").running == 0
-
-
 async def test_what_nobody_foresaw_is_reported_and_the_next_scrape_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,22 +199,6 @@ async def test_it_ends_at_once_whatever_hangs_and_follows_no_proxy_of_the_enviro
         assert stranger.connections == 0
         left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
         assert not [name for name in left if name.startswith("Prober.")]
-
-
-# --- tokens --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("answer", "made"),
-    [(cut, False), (hang, False), (http(status="302 Found", location="/"), None)],
-)
-async def test_a_token_is_one_that_came(answer: Any, made: bool | None) -> None:
-    pages = PAGES | {"/v1/completions": answer}
-    async with RawServer(pages) as server, watching({"a": server.url}) as around:
-        await around.prober.first_scrape()
-        around.routing.started("a", around.prober._clock())
-        await until(lambda: around.named("probe"))
-        assert around.named("probe")[0] == {"upstream": "a", "token": made}
 
 
 # --- the engines' metrics for whoever asks ---------------------------------------------------------------------
