@@ -19,13 +19,6 @@ async def echo(order: Mapping[str, Any], _: Say) -> Mapping[str, Any]:
     return {"heard": order["order"]}
 
 
-async def answer_to(folder: Path, order: Mapping[str, Any]) -> Any:
-    said: list[str] = []
-    with held(folder):
-        async with heard(folder, echo):
-            return await asyncio.to_thread(give, folder, order, said.append), said
-
-
 async def test_a_bug_is_told_to_who_asked_and_the_next_order_is_heard(tmp_path: Path) -> None:
     async def fail(order: Mapping[str, Any], _: Say) -> Mapping[str, Any]:
         if order["order"] == "bad":
@@ -62,11 +55,6 @@ async def test_only_its_owner_may_give_orders(tmp_path: Path) -> None:
                 assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_a_folder_that_it_makes_is_its_owners_alone(tmp_path: Path) -> None:
-    with held(tmp_path / "new"):
-        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
-
-
 def test_a_lock_that_is_a_link_empties_nobodys_file(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("kept")
@@ -74,28 +62,3 @@ def test_a_lock_that_is_a_link_empties_nobodys_file(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match="cannot be written"), held(tmp_path):
         pass
     assert precious.read_text() == "kept"
-
-
-def test_what_takes_the_sockets_place_is_told(tmp_path: Path) -> None:
-    (tmp_path / SOCKET).mkdir()
-    with pytest.raises(ToolkitError, match="no orders can be heard"):
-        asyncio.run(answer_to(tmp_path, {"order": "status"}))
-
-
-def test_who_may_give_no_orders_is_told_so_and_not_that_nobody_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # root may connect to everybody's: the system's refusal is made up
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("socket.socket.connect", refuse)
-    with pytest.raises(ToolkitError, match="takes no orders from you"):
-        give(tmp_path, {"order": "status"}, print)
-
-
-def test_a_path_longer_than_a_sockets_is_reached_all_the_same(tmp_path: Path) -> None:
-    folder = tmp_path / ("d" * 120)
-    told, _ = asyncio.run(answer_to(folder, {"order": "status"}))
-    assert told == {"heard": "status"}
-    assert not (folder / SOCKET).exists()

@@ -1,4 +1,4 @@
-"""The command line and the environment of an engine; the simulator's by hand, vLLM's by a made-up one with a real help text's form."""
+"""The command line and the environment of an engine: the simulator's by hand, vLLM's by a made-up one with a real help text's form."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from toolkit.errors import ToolkitError
-from toolkit.serving.engine_command import LaunchConfig, max_num_seqs
+from toolkit.serving import engine_command
+from toolkit.serving.engine_command import Installed, LaunchConfig, installed, interpreter
 from toolkit.serving.stack import EngineSetting
 
 SIM = EngineSetting(name="e", kind="sim", model="fp8", port=9001)
@@ -105,11 +105,6 @@ def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
     assert "--allowed-media-domains" not in argv
 
 
-def test_a_flag_that_this_vllm_does_not_have_is_refused_before_anything_starts(vllm: str) -> None:
-    with pytest.raises(ToolkitError, match="max-modle-len"):
-        words(replace(VLLM, vllm=vllm, flags=(("max-modle-len", "1"),)))
-
-
 def test_the_tiny_model_is_served_offline_with_caches_in_the_stacks_folder(
     vllm: str, tmp_path: Path
 ) -> None:
@@ -120,8 +115,80 @@ def test_the_tiny_model_is_served_offline_with_caches_in_the_stacks_folder(
     assert told.env["VLLM_CACHE_ROOT"] == str(tmp_path / "f" / "vllm")
 
 
-def test_the_tiny_models_own_flags_give_way() -> None:
-    tiny = EngineSetting(name="t", kind="tiny")
-    assert max_num_seqs(tiny) == 16
-    assert max_num_seqs(replace(tiny, flags=(("max-num-seqs", "4"),))) == 4
-    assert max_num_seqs(VLLM) is None
+# --- the vLLM that is installed ---------------------------------------------------------------------
+
+SHORT_HELP = "usage: vllm serve\n\noptions:\n  --max-model-len MAX_MODEL_LEN\n  --enforce-eager\n"
+
+# Plays `vllm`: notes each call, knows `--help=all` or only `--help`, and may be of a broken installation.
+FAKE = """#!{python}
+import sys
+from pathlib import Path
+open({calls!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+if sys.argv[1:] == ["--version"]:
+    print("INFO a line before", "0.8.2", sep="\\n")
+elif sys.argv[1:] == ["serve", {word!r}]:
+    print({text!r})
+else:
+    sys.exit("error: ignored explicit argument 'all'")
+"""
+
+
+class Machine:
+    """A folder with a vLLM in it, and a home for notes."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.command = folder / "vllm"
+        self.calls = folder / "calls.txt"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        self.put()
+        self.new_process()
+
+    def put(self, word: str = "--help=all", text: str = SHORT_HELP) -> None:
+        source = FAKE.format(python=sys.executable, calls=str(self.calls), word=word, text=text)
+        self.command.write_text(source)
+        self.command.chmod(0o755)
+
+    def new_process(self) -> None:
+        engine_command._seen.clear()
+
+    def ask(self) -> Installed:
+        return asyncio.run(installed(str(self.command)))
+
+    def asked(self) -> list[str]:
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_version_flags_and_python_are_what_the_command_says(machine: Machine) -> None:
+    there = machine.ask()
+    assert there.command == str(machine.command)
+    assert interpreter(machine.command) == sys.executable
+    # this Python has no vLLM to ask for its version, so the command is
+    assert there.version == "0.8.2"
+    assert there.known.names == {"--max-model-len", "--enforce-eager"}
+    assert there.arguments([("max-model-len", "4k")]).argv == ("--max-model-len", "4000")
+
+
+def test_a_version_that_knows_no_groups_of_flags_is_asked_for_plain_help(machine: Machine) -> None:
+    machine.put(word="--help")
+    assert "--enforce-eager" in machine.ask().known.names
+
+
+def test_a_known_version_is_read_from_a_note_in_the_next_process_unless_it_is_damaged(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_command, "_VERSION", "print('0.32.0')")
+    first = machine.ask()
+    machine.new_process()
+    assert machine.ask() == first
+    assert first.version == "0.32.0"
+    # and a version that the package tells is never asked of the command
+    assert machine.asked() == ["serve --help=all"]
+    (kept,) = (machine.command.parent / "cache").rglob("*.json")
+    kept.write_text('"--max-mo')
+    machine.new_process()
+    assert machine.ask() == first

@@ -1,4 +1,4 @@
-"""Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left."""
+"""Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left; its log; when it is ready."""
 
 import asyncio
 import errno
@@ -7,22 +7,55 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
 import uvloop
 from contract.harness.programs import runs
-from support.families import command, environment
 
 from toolkit.errors import ToolkitError
 from toolkit.serving import launch, processes
-from toolkit.serving.launch import Process
+from toolkit.serving.launch import (
+    KEPT_LOGS,
+    LINE_BYTES,
+    READ_BYTES,
+    GrowingLog,
+    Process,
+    ready,
+    set_aside,
+)
 from toolkit.serving.orphans import end_orphan, note_of
+from toolkit.serving.reaper import turn_over
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="families are read from /proc")
+
+
+# Every member says `NAME PID` once its signals are set, so that a test waits for lines and never for time.
+MEMBER = """
+import os, signal, subprocess, sys, time
+name, stubborn, *children = sys.argv[1:]
+if stubborn == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for child in children:
+    kind, _, manners = child.partition(":")
+    subprocess.Popen([sys.executable, "-c", os.environ["MEMBER"], kind, manners], start_new_session=kind == "far",
+                     env=None if kind != "bare" else {"MEMBER": os.environ["MEMBER"]})
+print(name, os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def command(name: str, manners: str, *children: str) -> list[str]:
+    """A member that starts children `NAME:MANNERS`; one called `far` is in a session of its own."""
+    return [sys.executable, "-c", MEMBER, name, manners, *children]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "MEMBER": MEMBER}
 
 
 def run(story: Callable[[Path], Awaitable[None]], tmp_path: Path) -> None:
@@ -67,36 +100,10 @@ def test_a_stubborn_family_in_several_sessions_is_ended_to_the_last(tmp_path: Pa
     run(story, tmp_path)
 
 
-def test_an_engine_is_ended_on_uvloop(tmp_path: Path) -> None:
-    async def story() -> None:
-        argv = command("parent", "polite", "far:polite")
-        process = await Process.start(argv, environment(), tmp_path / "log", within_s=0.2)
-        family = await pids(process, 2)
-        os.kill(process.pid, signal.SIGKILL)
-        assert await process.ended() == -signal.SIGKILL
-        await process.gone()
-        await process.stop()
-        assert not [name for name, pid in family.items() if runs(pid)]
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(story(), 60))
-
-
 def test_an_engine_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
     async def story(log: Path) -> None:
         process = await Process.start(command("parent", "polite"), environment(), log)
         await pids(process, 1)
-        await process.stop(30)
-        assert process.code == -signal.SIGTERM
-
-    run(story, tmp_path)
-
-
-def test_a_frozen_engine_hears_that_it_is_to_end(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        process = await Process.start(command("parent", "polite"), environment(), log)
-        await pids(process, 1)
-        os.kill(process.pid, signal.SIGSTOP)
         await process.stop(30)
         assert process.code == -signal.SIGTERM
 
@@ -116,22 +123,6 @@ def test_orphans_are_ended_when_the_engine_is_killed(tmp_path: Path) -> None:
     run(story, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_code_is_known_before_the_orphans_are_ended(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        process = await Process.start(
-            command("parent", "polite", "far:stubborn"), environment(), log
-        )
-        orphan = (await pids(process, 2))["far"]
-        os.kill(process.pid, signal.SIGTERM)
-        assert await process.ended() == -signal.SIGTERM
-        assert runs(orphan)  # it ignores SIGTERM, so it has its two seconds yet
-        await process.stop()
-        assert not runs(orphan)
-
-    run(story, tmp_path)
-
-
 def test_orphans_are_ended_when_the_reaper_is_killed_too(tmp_path: Path) -> None:
     async def story(log: Path) -> None:
         argv = command("parent", "polite", "near:stubborn", "far:polite")
@@ -147,15 +138,12 @@ def test_orphans_are_ended_when_the_reaper_is_killed_too(tmp_path: Path) -> None
 
 # A serve of its own, which says whom it started and is then killed with its engine running.
 SERVE = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
-sys.path[:0] = {path!r}
-from support.families import command, environment
 from toolkit.serving.launch import Process
 
 async def main():
-    process = await Process.start(command("parent", "polite", "near:stubborn", "far:stubborn"), environment(),
-                                  Path({log!r}), within_s=0.2)
+    process = await Process.start({argv!r}, dict(os.environ), Path({log!r}), within_s=0.2)
     async for line in process.lines():
         print(line, flush=True)
 
@@ -164,9 +152,13 @@ asyncio.run(main())
 
 
 def serve(log: Path) -> tuple["subprocess.Popen[str]", dict[str, int]]:
-    source = textwrap.dedent(SERVE).format(path=sys.path, log=str(log))
+    argv = command("parent", "polite", "near:stubborn", "far:stubborn")
     process = subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", SERVE.format(argv=argv, log=str(log))],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
     )
     assert process.stdout is not None
     family: dict[str, int] = {}
@@ -246,15 +238,6 @@ def test_somebody_who_has_a_noted_number_by_chance_is_left_alone(tmp_path: Path)
         assert (stranger.returncode, out) == (0, b"0\n")
 
 
-def test_a_command_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        with pytest.raises(ToolkitError) as caught:
-            await Process.start(["/nowhere/vllm", "serve"], environment(), log)
-        assert caught.value.message == "`/nowhere/vllm` can't be started: no such file or directory"
-
-    run(story, tmp_path)
-
-
 # Starts somebody in a session of its own who carries no mark, and is gone itself when that one says so.
 VANISHED = """
 import subprocess, sys, time
@@ -263,24 +246,6 @@ middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {chil
 subprocess.run([sys.executable, "-c", middle])
 time.sleep(600)
 """
-
-
-def test_a_machine_that_starts_no_further_process_is_told_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def full(*_: object, **__: object) -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
-
-    async def story(log: Path) -> None:
-        with pytest.raises(ToolkitError) as told:
-            await Process.start(["vllm"], {}, log)
-        wanted = "no process can be started for `vllm`: resource temporarily unavailable"
-        assert told.value.message == wanted
-        assert "ulimit -u" in told.value.hint
-
-    run(story, tmp_path)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -346,37 +311,6 @@ def test_shared_memory_that_it_leaves_is_removed_and_another_ones_is_not(tmp_pat
         foreign.unlink()
 
 
-ATTACHED = """
-import sys
-from multiprocessing import resource_tracker, shared_memory
-block = shared_memory.SharedMemory(sys.argv[1])
-resource_tracker.unregister(block._name, "shared_memory")
-print("there", flush=True)
-input()
-"""
-
-
-def test_shared_memory_that_somebody_else_uses_is_left(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        process = await Process.start([sys.executable, "-c", SHARING], environment(), log)
-        name = await anext(aiter(process.lines()))
-        others.append(attached(name))
-        await process.stop()
-        assert (Path("/dev/shm") / name).exists()
-        (Path("/dev/shm") / name).unlink()
-
-    def attached(name: str) -> "subprocess.Popen[str]":
-        words = [sys.executable, "-c", ATTACHED, name]
-        other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert other.stdout is not None
-        assert other.stdout.readline() == "there\n"
-        return other
-
-    others: list[subprocess.Popen[str]] = []
-    run(story, tmp_path)
-    others[0].communicate("\n")
-
-
 def test_it_is_stopped_only_when_its_memory_is_free(tmp_path: Path) -> None:
     async def story(log: Path) -> None:
         answers = iter([False, False, True])
@@ -387,11 +321,149 @@ def test_it_is_stopped_only_when_its_memory_is_free(tmp_path: Path) -> None:
     run(story, tmp_path)
 
 
-def test_stopping_twice_is_stopping(tmp_path: Path) -> None:
-    async def story(log: Path) -> None:
-        process = await Process.start(command("parent", "polite"), environment(), log)
-        await asyncio.gather(process.stop(), process.stop())
-        await process.stop()
-        assert process.code == -signal.SIGTERM
+def add(log: Path, text: str | bytes) -> None:
+    with log.open("ab") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
 
-    run(story, tmp_path)
+
+def test_only_whole_lines_are_read_and_the_rest_when_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reader = GrowingLog(log)
+    assert reader.read() == []
+    add(log, "one\ntw")
+    assert reader.read() == ["one"]
+    add(log, "o\nthree")
+    assert reader.read() == ["two"]
+    assert reader.read() == []
+    assert reader.rest() == ["three"]
+    assert reader.rest() == []
+
+
+def test_a_character_that_is_cut_in_two_is_read_whole(tmp_path: Path) -> None:
+    log, sign = tmp_path / "log", "█".encode()
+    reader = GrowingLog(log)
+    add(log, sign[:2])
+    assert reader.read() == []
+    add(log, sign[2:] + b" \xff\n")
+    assert reader.read() == ["█ \N{REPLACEMENT CHARACTER}"]
+
+
+def test_a_line_without_an_end_is_cut_and_takes_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    add(log, b"x" * (3 * READ_BYTES) + b"\nshort\n")
+    lines = GrowingLog(log).rest()
+    assert [len(line) for line in lines] == [LINE_BYTES, 5]
+
+
+def test_a_log_that_turned_over_is_read_on_without_a_loss(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reader = GrowingLog(log)
+    with log.open("ab", buffering=0) as engine:
+        engine.write(b"one\n")
+        assert reader.read() == ["one"]
+        engine.write(b"two\n")
+        turn_over(log)
+        assert log.stat().st_size == 0
+        assert reader.read() == ["two"]
+        # the engine still holds the same file, and goes on at its new end
+        engine.write(b"three\n")
+        assert reader.read() == ["three"]
+
+
+def test_a_few_earlier_logs_are_kept_the_newest_first(tmp_path: Path) -> None:
+    log = tmp_path / "folder" / "log"
+    for number in range(KEPT_LOGS + 3):
+        set_aside(log)
+        log.write_text(str(number))
+    # the last start was number 7: its log stands, and 6, 5, 4, 3, 2 beside it
+    assert log.read_text() == "7"
+    kept = [log.with_name(f"log.{number}").read_text() for number in range(1, KEPT_LOGS + 1)]
+    assert kept == ["6", "5", "4", "3", "2"]
+    assert len(list(log.parent.iterdir())) == KEPT_LOGS + 1
+
+
+def test_a_log_is_its_owners_alone_and_so_is_what_is_kept_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    set_aside(log)
+    add(log, "what a client asked\n")
+    turn_over(log)
+    set_aside(log)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}
+
+
+def test_a_log_that_was_emptied_or_replaced_is_read_from_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a long line before\n")
+    reader = GrowingLog(log)
+    reader.skip(0)
+    log.write_text("new\n")
+    assert reader.read() == ["new"]
+    # as logrotate does it, with a line that came just before; the new one is longer than the old one was
+    add(log, "late\n")
+    log.rename(tmp_path / "log.1")
+    log.write_text("a whole other file\n")
+    assert reader.read() == ["late"]
+    assert reader.read() == ["a whole other file"]
+
+
+T = TypeVar("T")
+Answers = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def replies(*heads: bytes, seen: list[bytes] | None = None) -> Answers:
+    """Answer with each of these in turn, the last one for ever."""
+    left = list(heads)
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if seen is not None:
+            seen.append(request)
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        with suppress(ConnectionError):
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    return reply
+
+
+async def served(answers: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
+    server = await asyncio.start_server(answers, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        told = await ask(f"http://127.0.0.1:{port}")
+        # the server's end of each connection is closed, too, before the loop is
+        await asyncio.gather(
+            *asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True
+        )
+        return told
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+DOWN = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
+
+
+def test_a_healthy_engine_is_ready_at_once_and_told_our_key() -> None:
+    seen: list[bytes] = []
+    seconds = asyncio.run(
+        served(replies(OK, seen=seen), lambda url: ready(f"{url}/base/", "secret", 30))
+    )
+    assert 0 <= seconds < 30
+    assert len(seen) == 1
+    assert seen[0].startswith(b"GET /base/health HTTP/1.1\r\n")
+    assert b"\r\nAuthorization: Bearer secret\r\n" in seen[0]
+
+
+def test_an_engine_that_is_not_healthy_yet_is_asked_again() -> None:
+    seen: list[bytes] = []
+    asyncio.run(served(replies(DOWN, DOWN, OK, seen=seen), lambda url: ready(url, None, 30)))
+    assert len(seen) == 3
+    assert b"authorization" not in seen[0].lower()
+
+
+def test_one_that_never_is_gets_no_longer_than_its_limit_and_the_last_answer_is_told() -> None:
+    with pytest.raises(ToolkitError, match=r"was not ready after 0\.3 s: HTTP 503") as told:
+        asyncio.run(served(replies(DOWN), lambda url: ready(url, None, 0.3)))
+    # as the stack file and the watchdog call it
+    assert "`ready` in a stack file, or --ready" in told.value.hint

@@ -6,12 +6,11 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from support.managers import Manager, manager
 
-from toolkit.serving.notify import KEPT, Notify
+from toolkit.serving.notify import Notify
 
 QUICK_S = 0.1
 """A sign of life wanted so often comes twice in it."""
@@ -37,19 +36,6 @@ def told_on(
             await listen()
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("is_abstract", [True, False])
-def test_a_manager_hears_the_word_that_clients_are_let_in(
-    tmp_path: Path, is_abstract: bool
-) -> None:
-    with manager(None if is_abstract else tmp_path) as listener:
-        Notify(listener.address, None).ready("Clients on\nhttp://x")
-        assert listener.next() == {
-            "READY": "1",
-            "MAINPID": str(os.getpid()),
-            "STATUS": "Clients on http://x",
-        }
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -107,30 +93,6 @@ def test_the_end_is_told_once_and_nothing_after_it() -> None:
         told_on(notify, listen, ends=ends.wait)
 
 
-def test_an_end_before_clients_were_let_in_is_told_too() -> None:
-    with manager() as listener:
-        ends = asyncio.Event()
-
-        async def listen() -> None:
-            ends.set()
-            await asyncio.to_thread(listener.until, "STOPPING")
-
-        told_on(Notify(listener.address, None), listen, ends=ends.wait)
-
-
-def test_without_a_manager_nobody_is_told_and_nothing_is_asked() -> None:
-    async def asked() -> bool:
-        raise AssertionError("nobody wants to know")
-
-    async def listen() -> None:
-        notify.ready("open")
-        await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
-
-    notify = Notify.from_environment({})
-    told_on(notify, listen, is_well=asked)
-
-
 def test_the_environment_is_read_once_and_left_to_nobody_whom_we_start() -> None:
     with manager() as listener:
         environ = {
@@ -159,15 +121,6 @@ def test_signs_of_life_that_nobody_wants_of_us_are_not_given(told: dict[str, str
     assert Notify.from_environment({"NOTIFY_SOCKET": "@x"} | told).watchdog_s is None
 
 
-def test_a_watchdog_without_a_socket_is_none() -> None:
-    assert Notify.from_environment({"WATCHDOG_USEC": "30000000"}).watchdog_s is None
-
-
-@pytest.mark.parametrize("address", ["/nowhere/notify", "@nobody-listens-here", "vsock:2:1234"])
-def test_a_manager_that_is_gone_ends_nothing(address: str) -> None:
-    Notify(address, None).ready("open")
-
-
 def test_a_manager_that_reads_late_holds_up_nothing_and_loses_no_word() -> None:
     with manager() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         _fill(other, listener)
@@ -187,29 +140,3 @@ def _fill(other: socket.socket, listener: Manager) -> None:
     with suppress(BlockingIOError):
         while True:
             other.sendto(b"STATUS=x", listener.address.replace("@", "\0", 1))
-
-
-def test_of_many_words_that_nobody_reads_the_newest_are_kept() -> None:
-    with manager() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-        _fill(other, listener)
-        notify = Notify(listener.address, None)
-        for number in range(KEPT + 3):
-            notify.stopping(str(number))
-        listener.waiting()
-        notify.stopping("last")
-        kept = [each["STATUS"] for each in listener.waiting()]
-        # of 12 words the last 8
-        assert kept == ["4", "5", "6", "7", "8", "9", "10", "last"]
-
-
-def test_a_fault_of_ours_is_not_hidden() -> None:
-    def broken() -> str:
-        raise ValueError("no line")
-
-    async def main() -> None:
-        async with Notify("@nobody", None).telling(broken, well, never):
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    with pytest.raises(ValueError, match="no line"):
-        asyncio.run(main())

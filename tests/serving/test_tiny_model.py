@@ -54,8 +54,3 @@ def test_a_python_without_torch_is_told_with_its_own_last_word(tmp_path: Path) -
         "the tiny model could not be made: ModuleNotFoundError: No module named 'torch'"
     )
     assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError, match="can't be started: no such file or directory"):
-        asyncio.run(tiny(tmp_path / "models", "/nowhere/python"))

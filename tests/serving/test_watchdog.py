@@ -1,17 +1,26 @@
-"""In which order a watchdog brings an engine back, what it tells, and when it gives up. What is done is written down, not done."""
+"""When an engine is in trouble, and above all when it is not; how it is brought back, and when that is given up. Times are made up."""
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from support.chat import until
+import pytest
+from support.chat import hang, until
+from support.raw_server import RawServer, http, vllm_pages
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host
 from toolkit.serving.stack import GuardSetting
 from toolkit.serving.warmup import Warmed
-from toolkit.serving.watchdog import Backoff, GuardedEngine, ProbeResult, well_again
+from toolkit.serving.watchdog import (
+    Backoff,
+    EngineProgress,
+    GuardedEngine,
+    LivenessProbe,
+    ProbeResult,
+)
 
 ALICE = Host(name="alice", url="http://h:1")
 QUICK: dict[str, Any] = {"look_s": 0.01, "backoff_s": 0.001, "backoff_most_s": 0.002}
@@ -164,33 +173,6 @@ def test_an_engine_that_answers_nothing_when_it_is_warmed_up_is_not_let_in() -> 
     )
 
 
-def test_one_that_clients_cannot_be_let_to_has_not_come_back() -> None:
-    dying, refusals = Dying(), ["the proxy's admin does not answer"]
-
-    async def back() -> None:
-        dying.done.append("let in")
-        if refusals:
-            raise ToolkitError(refusals.pop())
-        dying.done.append("back")
-
-    dying.back = back  # type: ignore[method-assign]
-    assert course(dying, crashes()) is None
-    assert dying.done == [*ONE_ROUND[:-1], "let in", *ONE_ROUND[1:-1], "let in", "back"]
-    assert ("mark", "did not come back: the proxy's admin does not answer") in dying.told()
-
-
-def test_an_unsteady_engine_that_answers_is_let_in() -> None:
-    dying = Dying(warmed=Warmed(name="a", url="u", measure="ttft", error="no two rounds agree"))
-    assert course(dying, crashes()) is None
-    assert dying.done[-1] == "back"
-
-
-def test_who_wants_no_warmup_gets_none() -> None:
-    dying = Dying(warmed=None)
-    assert course(dying, crashes()) is None
-    assert [text for _, text in dying.told()] == [KILLED, "ready after N s", "back after N s"]
-
-
 def test_a_crash_loop_ends_with_its_family_ended_and_is_told() -> None:
     dying = Dying(fails=["port taken"] * 10)
     why = course(dying, crashes(), restarts=3)
@@ -201,14 +183,6 @@ def test_a_crash_loop_ends_with_its_family_ended_and_is_told() -> None:
     assert dying.told()[-1] == ("mark", f"stays down: {why}")
 
 
-def test_crashes_one_after_each_coming_back_are_a_crash_loop_too() -> None:
-    dying = Dying()
-    assert course(dying, crashes(3), restarts=2) == "2 restarts within 600 s: a crash loop"
-    assert dying.done.count("back") == 2
-    # and nobody is told that it would be started once more
-    assert dying.done[-3:-1] == [f"fell for good: {KILLED}", "stop"]
-
-
 def test_what_cannot_be_ended_is_not_started_beside_itself() -> None:
     dying = Dying(cannot_stop=True)
     assert course(dying, crashes()) == "process 7 of the engine can't be ended"
@@ -217,23 +191,6 @@ def test_what_cannot_be_ended_is_not_started_beside_itself() -> None:
         "stop",
         "gave up: process 7 of the engine can't be ended",
     ]
-
-
-def test_one_that_is_well_is_left_alone() -> None:
-    dying, looks = Dying(), 0
-
-    async def counted() -> ProbeResult:
-        nonlocal looks
-        looks += 1
-        return ProbeResult(answer="came", signs=(1.0,), under_way=0)
-
-    dying.pages = counted  # type: ignore[method-assign]
-
-    async def many_looks(_: Dying) -> None:
-        await until(lambda: looks >= 20)
-
-    assert course(dying, many_looks) is None
-    assert (dying.done, dying.events) == ([], [])
 
 
 def test_cancelled_in_a_question_it_leaves_no_task_and_ends_nobody() -> None:
@@ -270,19 +227,6 @@ def test_the_end_of_a_process_is_noticed_between_two_looks_that_are_far_apart() 
     # a look each hour: only the exit code can have told
     assert course(dying, script, look_s=3600.0) is None
     assert dying.done == ONE_ROUND
-
-
-def test_well_again_wants_a_token_and_not_only_pages() -> None:
-    class Thawing(Dying):
-        answers: Any = iter([False, False, True])
-
-        async def token(self) -> bool | None:
-            self.done.append("asked")
-            return bool(next(self.answers))
-
-    probe: Any = Thawing()
-    asyncio.run(well_again(probe, 0.001))
-    assert probe.done == ["asked"] * 3
 
 
 # --- how long it waits before it starts an engine again, and when it gives up ------------------------------
@@ -322,3 +266,269 @@ def test_too_many_within_the_window_are_a_crash_loop_however_well_it_was_between
     assert one.next(601) is None
     assert backoff(restarts=0).next(0) is None
     assert backoff(restarts=0).refusal() == "no restart is allowed"
+
+
+def progress() -> EngineProgress:
+    return EngineProgress(GuardSetting(stuck_s=30.0, answer_s=30.0, refused_s=5.0, ask_s=60.0))
+
+
+def counted(
+    tokens: float, *, kv: float = 0.5, under_way: float | None = 3, prompt: float = 7
+) -> ProbeResult:
+    return ProbeResult(answer="came", signs=(prompt, tokens, tokens, kv), under_way=under_way)
+
+
+def pages(answer: Any) -> ProbeResult:
+    return ProbeResult(answer=answer)
+
+
+def after(one: EngineProgress, looks: Iterable[tuple[float, ProbeResult]]) -> list[str | None]:
+    return [one.probed(at, look) for at, look in looks]
+
+
+def asks_at(one: EngineProgress, looks: Iterable[tuple[float, ProbeResult]]) -> list[float]:
+    """When it wants a token; each is answered None at once: it could not be asked for."""
+    times = []
+    for at, look in looks:
+        assert one.probed(at, look) is None
+        if one.wants_token(at):
+            times.append(at)
+            one.token(at, None)
+    return times
+
+
+# --- its end --------------------------------------------------------------------------------------------
+
+
+def test_connections_must_be_refused_for_a_while() -> None:
+    one = progress()
+    told = after(one, [(at, pages("refused")) for at in (0.0, 1.0, 4.9)])
+    assert told == [None, None, None]
+    assert one.probed(5.0, pages("refused")) == "connections were refused for 5.0 s"
+
+
+@pytest.mark.parametrize("answer", ["came", "late"])
+def test_a_page_between_two_refused_connections_begins_anew(answer: Any) -> None:
+    one = progress()
+    told = after(one, [(0, pages("refused")), (4, pages(answer)), (8, pages("refused"))])
+    assert told == [None, None, None]
+    assert one.probed(12.9, pages("refused")) is None
+
+
+def test_a_page_that_comes_too_late_is_never_a_refused_connection() -> None:
+    one = progress()
+    assert not any(after(one, [(float(at), pages("late")) for at in range(3600)]))
+
+
+# --- a hang ---------------------------------------------------------------------------------------------
+
+
+def test_tokens_that_stand_still_while_requests_run_and_no_token_on_asking_is_a_hang() -> None:
+    one = progress()
+    # the counters are seen to move at 10 for the last time
+    after(one, [(0, counted(100)), (10, counted(110))])
+    assert not any(after(one, [(at, counted(110)) for at in (20, 30, 39.9)]))
+    assert not one.wants_token(39.9)
+    one.probed(40, counted(110))
+    assert one.wants_token(40)
+    assert not one.wants_token(41), "it is being asked"
+    one.probed(69, counted(110))
+    assert (
+        one.token(70, made=False)
+        == "3 requests under way, and no token for 60.0 s, nor one when it was asked"
+    )
+
+
+def test_a_token_that_comes_on_asking_clears_it() -> None:
+    one = progress()
+    after(one, [(0, counted(1)), (40, counted(1))])
+    assert one.wants_token(40)
+    assert one.token(45, made=True) is None
+    # and it counts as a sign: the next question comes 30 s after it
+    one.probed(74, counted(1))
+    assert not one.wants_token(74)
+    one.probed(75, counted(1))
+    assert one.wants_token(75)
+
+
+def test_a_counter_that_moved_while_it_was_asked_clears_it_though_the_token_is_late() -> None:
+    one = progress()
+    after(one, [(0, counted(1)), (40, counted(1))])
+    assert one.wants_token(40)
+    one.probed(60, counted(2))
+    assert one.token(70, made=False) is None
+
+
+def test_one_that_froze_with_its_pages_is_found_by_the_question() -> None:
+    # the last sign is the page at 0
+    one = progress()
+    one.probed(0, counted(1))
+    for at in (10, 20, 29):
+        assert one.probed(at, pages("late")) is None
+        assert not one.wants_token(at)
+    assert one.probed(30, pages("late")) is None
+    assert one.wants_token(30)
+    told = one.token(60, made=False)
+    assert told == "no page for 60.0 s, and no token when it was asked for one"
+
+
+def test_an_engine_that_hangs_idle_says_that_it_is_idle_so_it_is_asked_now_and_then() -> None:
+    one = progress()
+    idle = [(float(at), counted(1, under_way=0)) for at in range(0, 200, 10)]
+    assert asks_at(one, idle) == [60, 120, 180]
+    one = progress()
+    after(one, idle[:7])
+    assert one.wants_token(60)
+    one.probed(70, counted(1, under_way=0))
+    told = one.token(90, made=False)
+    assert told is not None
+    assert told == "idle, it says, and no token for 30.0 s, nor one when it was asked"
+
+
+def test_work_that_comes_after_an_idle_question_is_not_held_against_it() -> None:
+    one = progress()
+    after(one, [(0, counted(1, under_way=0)), (60, counted(1, under_way=0))])
+    assert one.wants_token(60)
+    # many came meanwhile: our token waits behind them, but theirs move
+    after(one, [(61, counted(9, under_way=500)), (89, counted(99, under_way=500))])
+    assert one.token(90, made=False) is None
+    assert not one.wants_token(91)
+
+
+# --- busy is no trouble -----------------------------------------------------------------------------------
+
+
+def test_a_saturated_server_is_never_even_asked() -> None:
+    # an hour at one token in 25 s, 900 requests waiting
+    one = progress()
+    looks = [(float(at), counted(at // 25, under_way=900)) for at in range(3600)]
+    assert asks_at(one, looks) == []
+
+
+def test_a_long_prefill_moves_no_token_for_minutes_but_fills_blocks() -> None:
+    # 128K tokens in steps of 2,048: 64 steps; at 5 s a step that is more than 5 minutes without a token
+    one = progress()
+    looks = [(float(at), counted(1, kv=(at // 5) / 64)) for at in range(64 * 5)]
+    assert asks_at(one, looks) == []
+
+
+def test_an_engine_without_counters_is_never_called_stuck() -> None:
+    # /metrics is off: a token that does not come may wait behind a thousand others
+    one = progress()
+    looks = [(float(at), pages("came")) for at in range(0, 130, 10)]
+    after(one, looks[:7])
+    assert one.wants_token(60)
+    assert one.token(90, made=False) is None
+    one.probed(160, pages("refused"))
+    assert one.probed(165, pages("refused")) is not None, "but it may end"
+
+
+Told = TypeVar("Told")
+COMPLETIONS = "/v1/completions"
+TOKEN = http(json.dumps({"choices": [{"text": "a"}]}), content_type="application/json")
+
+
+def ask(
+    server: RawServer, question: Callable[[LivenessProbe], Awaitable[Told]], **settings: Any
+) -> Told:
+    async def run() -> Told:
+        async with server:
+            return await question_of(server.url, question, **settings)
+
+    return asyncio.run(run())
+
+
+async def question_of(
+    url: str, question: Callable[[LivenessProbe], Awaitable[Told]], **settings: Any
+) -> Told:
+    model = settings.pop("model", None)
+    host = Host(name="alice", url=url, model=model)
+    guard = GuardSetting(answer_s=settings.pop("answer_s", 5.0))
+    async with LivenessProbe(host, guard, **({"limit_s": 5.0} | settings)) as probe:
+        return await question(probe)
+
+
+def look(pages: dict[str, Any], **settings: Any) -> ProbeResult:
+    return ask(RawServer(pages), LivenessProbe.pages, **settings)
+
+
+def token(pages: dict[str, Any], **settings: Any) -> bool | None:
+    return ask(RawServer(pages), LivenessProbe.token, **settings)
+
+
+async def cut(_: asyncio.StreamWriter) -> None:
+    """Close the connection without a word."""
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+# --- a look -------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_page_of_a_real_vllm_is_read_by_its_own_names() -> None:
+    seen = look(vllm_pages())
+    page = vllm_pages()["/metrics"]
+    assert isinstance(page, bytes)
+
+    def value(name: str) -> float:
+        (line,) = [each for each in page.decode().splitlines() if each.startswith(name + "{")]
+        return float(line.rpartition(" ")[2])
+
+    assert seen.answer == "came"
+    assert seen.signs == (
+        value("vllm:prompt_tokens_total"),
+        value("vllm:generation_tokens_total"),
+        value("vllm:iteration_tokens_total_count"),
+        value("vllm:kv_cache_usage_perc"),
+    )
+    assert seen.under_way == value("vllm:num_requests_running") + value("vllm:num_requests_waiting")
+
+
+def test_health_of_5xx_is_ill_and_its_counters_are_not_asked() -> None:
+    server = RawServer(vllm_pages() | {"/health": http("", "503 Service Unavailable")})
+    assert ask(server, LivenessProbe.pages).answer == "ill"
+    assert server.paths() == ["/health/liveliness", "/health"]
+
+
+@pytest.mark.parametrize("misbehave", [hang, drip, cut])
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_a_page_that_hangs_drips_or_is_cut_is_late_and_not_refused(
+    path: str, misbehave: Any
+) -> None:
+    assert look(vllm_pages() | {path: misbehave}, limit_s=0.3).answer == "late"
+
+
+# --- one token ------------------------------------------------------------------------------------------------
+
+
+def test_one_token_is_asked_of_the_model_that_is_served_past_any_cache() -> None:
+    server = RawServer(vllm_pages() | {COMPLETIONS: TOKEN})
+    assert ask(server, LivenessProbe.token, key="sk-1") is True
+    method, path, headers = server.requests[-1]
+    body = json.loads(server.bodies[-1])
+    assert (method, path) == ("POST", COMPLETIONS)
+    assert (body["max_tokens"], body["model"]) == (1, "tiny")
+    assert headers["authorization"] == "Bearer sk-1"
+    assert "no-store" in headers["cache-control"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "made"),
+    [
+        (http('{"choices": []}'), False),
+        (http("what?"), False),
+        (http('{"error": {}}', "500 Internal Server Error"), False),
+        (http('{"error": {}}', "429 Too Many Requests"), None),
+        (http('{"error": {}}', "503 Busy"), None),
+        (http('{"error": "Unauthorized"}', "401 Unauthorized"), None),
+        (cut, False),
+    ],
+)
+def test_what_an_answer_proves(answer: Any, *, made: bool | None) -> None:
+    assert token({COMPLETIONS: answer}, model="m") is made
