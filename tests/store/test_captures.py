@@ -3,14 +3,12 @@
 import dataclasses
 import math
 import sqlite3
-import tempfile
 import typing
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sightings import rows
 
@@ -98,19 +96,6 @@ BODIES = st.deferred(
 ).map(told_alike)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(any_of(Seen), max_size=4), max_size=3))
-def test_whatever_is_written_is_read(batches):
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
-        store.add_run(RUN)
-        for batch in batches:
-            store.add_seen(RUN.id, batch)
-        written = [one for batch in batches for one in batch]
-        # a sort keeps the order of what arrived at one moment
-        assert read(store) == sorted(written, key=lambda one: one.ts)
-        assert store.content(RUN.id).requests == len(written)
-
-
 def test_what_no_column_can_hold_does_not_cost_the_batch(store):
     odd = prompted("odd", max_tokens=2**63, seed=2**70, temperature=math.nan, model="m\ud800")
     odd = dataclasses.replace(odd, prompt_text="\udfff", prompt_chars=2**64)
@@ -130,59 +115,7 @@ def test_what_no_column_can_hold_does_not_cost_the_batch(store):
     )
 
 
-# --- One body, one prompt -----------------------------------------------------------------------
-
-
-def test_a_text_is_stored_only_where_one_came_and_left_in_the_file_where_none_is_wanted(
-    store, path
-):
-    store.add_seen(
-        RUN.id,
-        [Seen(ts=S, asked=prompted("a")), Seen(ts=S, asked=prompted("b", "Ho", prompt_text="Ho"))],
-    )
-    assert rows(path, "SELECT prompt_text FROM prompts ORDER BY id") == [(None,), ("Ho",)]
-    assert [one.asked for one in read(store, texts=False)] == [prompted("a"), prompted("b", "Ho")]
-
-
-def test_one_prompt_asked_of_two_models_keeps_the_blocks_of_each(store):
-    asked = [
-        prompted("a", model="x", prompt_blocks=b"1" * 8),
-        prompted("b", model="y", prompt_blocks=b"2" * 8),
-    ]
-    store.add_seen(RUN.id, [Seen(ts=S + n, asked=one) for n, one in enumerate(asked)])
-    assert [one.asked for one in read(store)] == asked
-
-
-def test_a_text_reaches_each_row_of_its_prompt(store):
-    asked = [
-        prompted("a", prompt_blocks=b"1" * 8, prompt_text="Hi"),
-        prompted("b", prompt_blocks=b"2" * 8, prompt_text="Hi"),
-    ]
-    for n, one in enumerate(asked):  # the second's row is made when the text is known already
-        store.add_seen(RUN.id, [Seen(ts=S + n, asked=one)])
-    assert [one.asked for one in read(store)] == asked
-
-
 # --- Which are read -----------------------------------------------------------------------------
-
-
-def test_a_stretch_of_time_includes_both_its_ends(store):
-    store.add_seen(RUN.id, [Seen(ts=S + n) for n in (0, 1, 1, 2, 3)])
-    found = read(store, from_ts=S + 1, to_ts=S + 2)
-    assert [one.ts - S for one in found] == [1, 1, 2]
-    assert read(store, from_ts=S + 3.5) == []
-    assert [one.ts - S for one in read(store, to_ts=S)] == [0]
-
-
-def test_other_runs_requests_are_theirs(store):
-    other = dataclasses.replace(RUN, id="other")
-    store.add_run(other)
-    store.add_seen(RUN.id, [Seen(ts=S, asked=body("a"))])
-    store.add_seen("other", [Seen(ts=S, asked=body("a")), Seen(ts=S, path="/x")])
-    assert read(store) == [Seen(ts=S, asked=body("a"))]
-    assert [one.path for one in read(store, other)] == [None, "/x"]
-    assert [store.content(name).requests for name in (RUN.id, "other", "none")] == [1, 2, 0]
-    assert list(store.seen("none")) == []
 
 
 def test_a_reader_that_stops_half_way_keeps_nobody_from_writing(store, path):
@@ -227,14 +160,6 @@ def test_a_batch_with_one_bad_request_leaves_nothing_not_even_in_memory(store, p
     assert read(store)[1] == good
 
 
-def test_an_unknown_run_is_refused(store):
-    for write in (lambda: store.add_seen("x", [FULL]), lambda: store.set_capture("x", {})):
-        with pytest.raises(ToolkitError, match="has no run `x`") as caught:
-            write()
-        assert RUN.id in caught.value.hint
-    store.add_seen("x", [])  # nothing to refuse
-
-
 def test_a_body_that_another_process_removed_is_stored_again(store, path):
     other = dataclasses.replace(RUN, id="other")
     store.add_run(other)
@@ -242,14 +167,6 @@ def test_a_body_that_another_process_removed_is_stored_again(store, path):
     with Store.open_existing(path) as pruner:
         pruner.remove_run("other")
     # the file has no body now, while the store met it before
-    store.add_seen(RUN.id, [FULL])
-    assert read(store) == [FULL]
-
-
-def test_a_body_that_the_store_itself_removed_is_stored_again(store):
-    store.add_run(dataclasses.replace(RUN, id="other"))
-    store.add_seen("other", [FULL])
-    store.remove_run("other")
     store.add_seen(RUN.id, [FULL])
     assert read(store) == [FULL]
 

@@ -6,7 +6,7 @@ import typing
 from pathlib import Path
 
 import pytest
-from support.sightings import rows, seen
+from support.sightings import rows
 from support.tallies import ALICE, BOB, RUN, S, apart, second, shot, tally
 
 from toolkit.errors import ToolkitError
@@ -32,22 +32,6 @@ def store(path: Path) -> typing.Iterator[Store]:
 
 
 # --- Whole tallies and sums ---------------------------------------------------------------------
-
-
-def test_tallies_are_chosen_by_host_kind_and_second(store):
-    batch = [
-        tally(S, ok=1),
-        tally(S, BOB, ok=2),
-        tally(S, ok=4, kind="canary"),
-        tally(S + 1, ok=8),
-    ]
-    apart(store, [batch[3], *batch[:3]])
-    assert store.tallies(RUN.id) == batch
-    assert [one.ok for one in store.tallies(RUN.id, name="alice")] == [1, 4, 8]
-    assert [one.ok for one in store.tallies(RUN.id, kind="canary")] == [4]
-    assert [one.ok for one in store.tallies(RUN.id, from_s=S + 1)] == [8]
-    assert [one.ok for one in store.tallies(RUN.id, to_s=S, kind="ranked", name="bob")] == [2]
-    assert store.tallies("unknown") == []
 
 
 BIG = tally(
@@ -122,17 +106,6 @@ def test_a_host_that_nobody_planned_takes_part_from_its_first_tally(store):
 # --- Events -------------------------------------------------------------------------------------
 
 
-def test_events_come_in_the_order_of_writing_past_a_row(store):
-    start = Event(run=RUN.id, at=S + 0.25, kind="start", text="2 hosts")
-    mark = Event(run=RUN.id, name="bob", url=BOB[1], at=S + 9.0, kind="mark", text="é")
-    late = Event(run=RUN.id, at=S + 5.0, kind="phase")
-    store.add_event(start)
-    store.add_second(events=[mark, late])
-    assert store.events(RUN.id) == [(1, start), (2, mark), (3, late)]
-    assert store.events(RUN.id, after_row=2) == [(3, late)]
-    assert store.events("unknown") == []
-
-
 def test_an_event_of_no_run_belongs_to_the_run_that_was_on(store):
     def mark(at: float) -> Event:
         return Event(name="bob", url=BOB[1], at=at, kind="mark", text=str(at))
@@ -195,15 +168,6 @@ def test_a_second_is_stored_as_a_whole_or_not_at_all(store, path, fault):
     assert rows(path, "PRAGMA foreign_key_check") == []
 
 
-def test_an_empty_second_writes_nothing(store, path):
-    before = store._rows("PRAGMA data_version"), path.with_name("toolkit.db-wal").stat().st_size
-    store.add_second()
-    apart(store, [])
-    store.add_second(seconds=[])
-    after = store._rows("PRAGMA data_version"), path.with_name("toolkit.db-wal").stat().st_size
-    assert after == before
-
-
 def test_a_reader_follows_a_blast_and_holds_no_transaction(path):
     with Store.open(path) as writer, Store.open_readonly(path) as reader:
         writer.add_run(RUN)
@@ -219,24 +183,7 @@ def test_a_reader_follows_a_blast_and_holds_no_transaction(path):
         assert writer._rows("PRAGMA wal_checkpoint(TRUNCATE)") == [(0, 0, 0)]
 
 
-def test_a_resumed_run_has_no_end(store):
-    store.end_run(RUN.id, ended_at=S + 60.0, client_ok=False)
-    store.reopen_run(RUN.id)
-    assert store.run(RUN.id) == dataclasses.replace(RUN, client_ok=False)
-    with pytest.raises(ToolkitError, match="has no run `unknown`"):
-        store.reopen_run("unknown")
-
-
 # --- Shots and sightings of a window ------------------------------------------------------------
-
-
-def test_shots_of_a_window_come_by_host_and_time_both_ends_included(store):
-    late = shot(S + 3.0, slot=9)
-    store.add_shots([shot(S + 2.0, BOB, 1), late, shot(S + 1.0, slot=7), shot(S + 4.0), shot(None)])
-    found = store.shots_between(RUN.id, S + 1.0, S + 3.0)
-    assert [(one.name, one.slot) for one in found] == [("alice", 7), ("alice", 9), ("bob", 1)]
-    assert found[1] == late
-    assert store.shots_between("unknown", 0.0, 9e9) == []
 
 
 def test_of_a_hosts_many_shots_the_newest_stay(store):
@@ -260,16 +207,3 @@ def test_shots_of_a_window_are_chosen_in_the_index(store):
     chosen = "USING COVERING INDEX idx_shots_run_number_sent_at_host_id"
     assert f"SEARCH shots {chosen} (run_number=? AND sent_at>? AND sent_at<?)" in plan
     assert "SEARCH shots USING INTEGER PRIMARY KEY (rowid=?)" in plan
-
-
-def test_sightings_of_a_window_come_by_host_and_time(store):
-    store.add_sightings(
-        [seen(3.0, *BOB), seen(2.0), seen(1.0), seen(4.0), seen(2.5, "carol", running=1.0)]
-    )
-    assert [(s.name, s.at) for s in store.sightings_between(2.0, 3.0)] == [
-        ("alice", 2.0),
-        ("bob", 3.0),
-        ("carol", 2.5),
-    ]
-    assert store.sightings_between(0.0, 9.0, names={"carol"}) == [seen(2.5, "carol", running=1.0)]
-    assert store.sightings_between(0.0, 9.0, names=[]) == []

@@ -60,22 +60,7 @@ def test_a_reader_cannot_write(path):
         reader.add_sightings([seen(1.0)])
 
 
-def test_reading_an_empty_file_does_not_fill_it(path):
-    path.touch()
-    with pytest.raises(ToolkitError, match="older toolkit, or by none"):
-        Store.open_readonly(path)
-    assert path.read_bytes() == b""
-
-
 # --- What can go wrong --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", [Store.open, Store.open_readonly])
-def test_a_folder_is_not_a_database(tmp_path, way):
-    with pytest.raises(ToolkitError) as caught:
-        way(tmp_path)
-    assert caught.value.message == f"`{tmp_path}` is a folder"
-    assert caught.value.hint == f"Name the file, e.g., `{tmp_path}/toolkit.db`"
 
 
 @pytest.fixture
@@ -97,30 +82,11 @@ def locked_folder() -> Iterator[Path]:
             folder.chmod(0o755)
 
 
-def test_a_folder_that_may_not_be_written_is_named(locked_folder):
-    with pytest.raises(ToolkitError, match=r"new\.db` cannot be opened") as caught:
-        Store.open(locked_folder / "new.db")
-    assert "writing to its folder" in caught.value.hint
-    with pytest.raises(ToolkitError, match=r"deeper` cannot be used: Permission denied"):
-        Store.open(locked_folder / "deeper" / "new.db")
-
-
 def test_a_reader_is_told_that_sqlite_writes_beside_the_file(locked_folder):
     # it wanted to read only: `may not be written` would be an answer to nothing it asked
     with pytest.raises(ToolkitError, match="cannot be read where nothing may be written") as caught:
         Store.open_readonly(locked_folder / "old.db")
     assert "copy it to a folder of yours" in caught.value.hint
-
-
-def test_a_file_that_may_not_be_written_is_named(locked_folder):
-    with (
-        pytest.raises(
-            ToolkitError, match=r"old\.db` (cannot be opened|may not be written)"
-        ) as caught,
-        Store.open(locked_folder / "old.db") as store,
-    ):
-        store.add_sightings([seen(1.0)])
-    assert "--db" in caught.value.hint
 
 
 def test_a_new_file_that_stays_locked_is_named(path):
@@ -147,20 +113,6 @@ def test_a_full_disk_costs_the_batch_and_nothing_else(path):
         assert len(store.readings(seen(4.0))) == 500
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
     assert rows(path, "PRAGMA foreign_key_check") == []
-
-
-def test_a_closed_store_says_so_in_the_one_error(path):
-    store = Store.open(path)
-    store.close()
-    with pytest.raises(ToolkitError, match="closed database"):
-        store.known_names()
-
-
-def test_an_old_sqlite_is_named_with_the_version_needed(path, monkeypatch):
-    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
-    with pytest.raises(ToolkitError, match=r"3\.37 is needed") as caught:
-        Store.open(path)
-    assert "Use a Python" in caught.value.hint
 
 
 # --- Threads and processes ----------------------------------------------------------------------

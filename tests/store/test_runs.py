@@ -1,21 +1,16 @@
 """Runs, shots, ledgers and verdicts in real files, with plain sqlite3 as the second reader."""
 
 import asyncio
-import dataclasses
 import math
-import tempfile
-import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import tallies
 from support.sightings import rows, seen
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, Ledger, RequestRecord, Run, Verdict
+from toolkit.records import Ledger, RequestRecord, Run, Verdict
 from toolkit.store import Store, runs
 
 RUN = Run(id="0123456789ab", verb="bench", started_at=1_750_000_000.25, settings='{"rate": 2}')
@@ -40,59 +35,6 @@ def verdict(code: str, evidence: str = "e") -> Verdict:
     return Verdict(code=code, confidence="high", evidence=evidence)
 
 
-# --- What comes back ----------------------------------------------------------------------------
-
-
-SMALL = st.integers(-(2**63), 2**63 - 1)
-TIME = st.floats(allow_nan=False)
-
-
-def any_of(record: type, **known: object) -> st.SearchStrategy:
-    """Records with any value, NaN and too large integers included, in each field not `known`."""
-    hints = typing.get_type_hints(record)
-    return st.builds(record, **{name: st.from_type(hint) for name, hint in hints.items()} | known)
-
-
-def kept(record: Any) -> Any:
-    """What the store keeps of a record: all but what no column can hold."""
-    lost = {}
-    for name in record.__dataclass_fields__:
-        value = getattr(record, name)
-        if isinstance(value, float) and math.isnan(value):
-            lost[name] = None
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            lost[name] = None
-    return dataclasses.replace(record, **lost)
-
-
-@settings(max_examples=20, deadline=None)
-@given(data=st.data())
-def test_whatever_is_written_is_read(data):
-    run = data.draw(any_of(Run, started_at=TIME))
-    known = {"run": st.just(run.id), "slot": SMALL, "max_tokens": SMALL, "planned_at": TIME}
-    shots = data.draw(st.lists(any_of(RequestRecord, **known), max_size=4))
-    ledgers = data.draw(
-        st.lists(
-            any_of(Ledger, run=st.just(run.id)),
-            max_size=3,
-            unique_by=lambda one: (one.name, one.url),
-        )
-    )
-    hosts = st.tuples(st.text(), st.text())
-    verdicts = data.draw(st.dictionaries(hosts, st.lists(any_of(Verdict), min_size=1), max_size=3))
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
-        store.add_run(run)
-        store.add_shots(shots)
-        store.add_ledgers(ledgers)
-        store.add_verdicts(run.id, verdicts)
-        assert store.run(run.id) == kept(run)
-        expected = sorted(shots, key=lambda one: (one.name, one.url, one.slot))
-        assert store.shots(run.id) == [kept(one) for one in expected]
-        by_host = sorted(ledgers, key=lambda one: (one.name, one.url))
-        assert store.ledgers(run.id) == [kept(one) for one in by_host]
-        assert store.verdicts(run.id) == {host: tuple(found) for host, found in verdicts.items()}
-
-
 # --- Runs ---------------------------------------------------------------------------------------
 
 
@@ -110,15 +52,6 @@ def test_runs_are_listed_by_their_beginning_newest_first(path):
         assert [one.id for one in store.runs(verb="bench", limit=2)] == ["c", "b"]
         assert store.runs(verb="blast") == []
         assert store.runs(limit=0) == store.runs(limit=-1) == []
-
-
-def test_a_run_id_is_taken_once(path):
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        with pytest.raises(ToolkitError) as caught:
-            store.add_run(dataclasses.replace(RUN, verb="sweep"))
-        assert caught.value.message == f"`{path}` already has a run `0123456789ab`"
-        assert store.runs() == [RUN]
 
 
 def test_an_unknown_run_is_named_with_the_newest_known(path):
@@ -154,18 +87,6 @@ def test_warmup_and_levels_may_use_a_slot_again(path):
         store.add_run(RUN)
         store.add_shots(batch)
         assert store.shots(RUN.id) == [batch[0], batch[1], batch[3], batch[2]]
-
-
-def test_runs_of_one_host_are_told_apart_also_in_one_batch(path):
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        store.add_run(dataclasses.replace(RUN, id="other"))
-        store.add_shots([shot(0), shot(1, run="other"), shot(2)])
-        store.add_ledgers([ledger(requests=1.0), ledger(run="other", requests=2.0)])
-        assert [one.slot for one in store.shots(RUN.id)] == [0, 2]
-        assert [one.slot for one in store.shots("other")] == [1]
-        assert [one.requests for one in store.ledgers("other")] == [2.0]
-    assert rows(path, "SELECT count(*) FROM hosts") == [(1,)]
 
 
 @pytest.mark.parametrize("bad", [shot(1, BOB, run="unknown"), shot(1, BOB, planned_at=math.nan)])
@@ -209,41 +130,6 @@ def test_a_host_met_in_a_bench_was_first_seen_when_the_run_began(path):
         ("alice", 5.0),
         ("bob", RUN.started_at),
     ]
-
-
-def test_all_hosts_are_listed_whoever_met_them_the_last_met_first(path):
-    host = Host(name="bob", url=BOB[1], team="red", model="m", note="rack-3")
-    with Store.open(path) as store:
-        assert store.hosts() == []
-        store.add_sightings([seen(5.0)])
-        store.add_run(RUN)
-        store.add_shots([shot(0, BOB)], [host])
-        assert store.hosts() == [host, Host(name="alice", url=ALICE[1])]
-
-
-# --- Ledgers and verdicts -----------------------------------------------------------------------
-
-
-def test_a_host_has_one_ledger_a_run(path):
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        store.add_ledgers([ledger(requests=1.0)])
-        with pytest.raises(ToolkitError) as caught:
-            store.add_ledgers([ledger(BOB), ledger(requests=2.0)])
-        assert caught.value.message == (
-            f"`{path}` already has the ledger of `alice` in run `0123456789ab`"
-        )
-        assert store.ledgers(RUN.id) == [ledger(requests=1.0)]
-
-
-def test_verdicts_come_in_the_order_of_writing_by_host(path):
-    a, b, c = verdict("b_code"), verdict("a_code"), verdict("c_code")
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        store.add_verdicts(RUN.id, {BOB: [a], ALICE: (a, b), ("carol", "http://c"): []})
-        store.add_verdicts(RUN.id, {ALICE: [c]})
-        found = store.verdicts(RUN.id)
-    assert list(found.items()) == [(ALICE, (a, b, c)), (BOB, (a,))]
 
 
 # --- Threads and readers ------------------------------------------------------------------------

@@ -2,16 +2,12 @@
 
 import dataclasses
 import math
-import tempfile
-import typing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.sightings import AT, reading, rows, seen
 
-from toolkit.records import Finding, Host, Ledger, Reading, Run, Sighting
+from toolkit.records import Host
 from toolkit.store import Store, snapshots
 
 
@@ -21,59 +17,6 @@ def path(tmp_path: Path) -> Path:
 
 
 # --- What comes back ----------------------------------------------------------------------------
-
-
-NAMES = st.text(min_size=1, max_size=12)
-VALUES = {
-    str: st.text(max_size=20),
-    int: st.integers(-(2**63), 2**63 - 1),
-    float: st.floats(allow_nan=False),
-    bool: st.booleans(),
-}
-FINDINGS = st.builds(Finding, code=st.text(max_size=8), text=st.text(max_size=20))
-READINGS = st.lists(
-    st.builds(
-        Reading,
-        name=NAMES,
-        labels=st.dictionaries(NAMES, st.text(max_size=8), max_size=3).map(
-            lambda labels: tuple(sorted(labels.items()))
-        ),
-        value=st.floats(allow_nan=False),
-    ),
-    max_size=6,
-    unique_by=lambda one: (one.name, one.labels),
-)
-
-
-def strategy(hint: object) -> st.SearchStrategy:
-    """Values for a record's field of this type; fails on a type that nobody has thought of here."""
-    if typing.get_origin(hint) is typing.Literal:
-        return st.sampled_from(typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        kinds = {
-            str: st.lists(st.text(max_size=8), max_size=3),
-            Finding: st.lists(FINDINGS),
-            Reading: READINGS,
-        }
-        return kinds[typing.get_args(hint)[0]].map(tuple)
-    kinds = typing.get_args(hint) or (hint,)
-    return st.one_of([st.none() if kind is type(None) else VALUES[kind] for kind in kinds])
-
-
-SIGHTINGS = st.builds(
-    Sighting, **{name: strategy(hint) for name, hint in typing.get_type_hints(Sighting).items()}
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(batch=st.lists(SIGHTINGS, min_size=1, max_size=3, unique_by=lambda s: (s.name, s.at)))
-def test_whatever_is_written_is_read(batch):
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
-        store.add_sightings(batch)
-        for one in batch:
-            assert dataclasses.replace(one, readings=()) in store.sightings(one.name)
-            assert set(store.readings(one)) == set(one.readings)
-        assert store.known_names() == sorted({one.name for one in batch})
 
 
 def test_nan_and_infinity_of_a_page_are_kept(path):
@@ -91,12 +34,6 @@ def test_nan_and_infinity_of_a_page_are_kept(path):
     ]
 
 
-def test_a_series_that_stands_twice_on_a_page_counts_once(path):
-    with Store.open(path) as store:
-        store.add_sightings([seen(readings=(reading("a", 1.0), reading("a", 2.0)))])
-        assert store.readings(seen()) == (reading("a", 1.0),)
-
-
 def test_series_are_stored_once_however_often_they_are_read(path):
     page = (reading("a", 1.0, model="m"), reading("a", 2.0, model="n"))
     with Store.open(path) as store:
@@ -111,12 +48,6 @@ def test_series_are_stored_once_however_often_they_are_read(path):
 
 
 # --- History ------------------------------------------------------------------------------------
-
-
-def test_history_is_oldest_first_whatever_the_order_of_writing(path):
-    with Store.open(path) as store:
-        store.add_sightings([seen(3.0), seen(1.0), seen(2.0), seen(9.0, name="bob")])
-        assert [s.at for s in store.sightings("alice")] == [1.0, 2.0, 3.0]
 
 
 def test_a_host_that_moved_keeps_one_history(path):
@@ -142,14 +73,6 @@ def test_the_last_telling_look_is_found_past_an_outage_and_a_cut_one(path: Path)
     assert (last.at, last.status) == (2.0, "degraded")
 
 
-def test_a_host_that_never_told_its_settings_is_compared_with_its_last_answer(path: Path) -> None:
-    with Store.open(path) as store:
-        store.add_sightings([seen(at=1.0), seen(at=2.0), seen(at=3.0, status="down")])
-        last = store.last_telling("alice", "http://10.0.0.4:8000")
-    assert last is not None
-    assert last.at == 2.0
-
-
 def test_what_a_host_last_told_and_what_was_seen_of_it_are_found_in_an_index(path):
     with Store.open(path) as store:
         for question, values in (
@@ -161,22 +84,6 @@ def test_what_a_host_last_told_and_what_was_seen_of_it_are_found_in_an_index(pat
             )
             assert "USING INDEX idx_sightings_host_id_at" in plan
             assert "TEMP B-TREE" not in plan
-
-
-def test_an_unknown_host_has_no_past(path):
-    with Store.open(path) as store:
-        store.add_sightings([seen()])
-        assert store.last_telling("alice", "http://elsewhere:1") is None
-        assert store.sightings("bob") == []
-        assert store.known_names() == ["alice"]
-
-
-def test_a_host_that_was_only_benched_is_no_name_to_ask_a_history_of(path):
-    with Store.open(path) as store:
-        store.add_sightings([seen()])
-        store.add_run(Run(id="a", verb="bench", started_at=1.0))
-        store.add_ledgers([Ledger(run="a", name="bob", url="http://b")])
-        assert store.known_names() == ["alice"]
 
 
 # --- Hosts --------------------------------------------------------------------------------------

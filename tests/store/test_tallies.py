@@ -2,23 +2,16 @@
 
 import dataclasses
 import math
-import tempfile
 import typing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.tallies import ALICE, BOB, RUN, S, apart, second, sketch, tally
 
 from toolkit.errors import ToolkitError
 from toolkit.records import (
     ErrorCount,
-    Host,
-    LoaderSecond,
     Part,
-    Run,
-    Tally,
 )
 from toolkit.store import Store, tallies
 
@@ -35,81 +28,7 @@ def store(path: Path) -> typing.Iterator[Store]:
         yield store
 
 
-FULL = tally(
-    ok=7,
-    errors=5,
-    error_kinds=(ErrorCount(kind="http_500", count=3), ErrorCount(kind="timeout", count=2)),
-    streamed=4,
-    prompt_tokens=70,
-    output_tokens=2**63 - 1,
-    output_tokens_estimated=9,
-    cache_told=3,
-    cache_hits=2,
-    cache_judged=4,
-    cache_inferred=1,
-    e2e=b"\x01\x00\x07\x00",
-    ttft=b"\x01\x00\x04\x00",
-)
-
-
 # --- What comes back ----------------------------------------------------------------------------
-
-
-def test_a_tally_comes_back_bit_for_bit_and_bare_as_a_part(store):
-    apart(store, [FULL])
-    assert store.tallies(RUN.id) == [FULL]
-    [(number, host)] = store.hosts_of(RUN.id).items()
-    assert host == Host(name="alice", url=ALICE[1])
-    [part] = store.parts(RUN.id)
-    # row 1, then the figures of FULL in the order in which Part names them
-    told = (S, 7, 5, 4, 2**63 - 1, 9, 3, 2, 4, 1, b"\x01\x00\x07\x00", b"\x01\x00\x04\x00")
-    assert part == Part(1, number, *told)
-    assert type(part) is Part
-
-
-SMALL = st.integers(-(2**63), 2**63 - 1)
-
-
-def any_of(record: type, **known: object) -> st.SearchStrategy:
-    """Records with any value that a column can hold in each field not `known`."""
-    values = {int: SMALL, float: st.floats(allow_nan=False)}
-    hints = {
-        name: st.one_of(
-            *(values.get(kind, st.from_type(kind)) for kind in typing.get_args(hint) or (hint,))
-        )
-        if typing.get_origin(hint) not in (tuple, typing.Literal)
-        else st.from_type(hint)
-        for name, hint in typing.get_type_hints(record).items()
-    }
-    return st.builds(record, **hints | known)
-
-
-@settings(max_examples=20, deadline=None)
-@given(data=st.data())
-def test_whatever_is_written_is_read(data):
-    run = Run(id=data.draw(st.text()), verb="blast", started_at=0.0)
-    named = {"run": st.just(run.id)}
-    errors = st.builds(ErrorCount, kind=st.text(), count=SMALL)
-    tallies = data.draw(
-        st.lists(
-            any_of(Tally, error_kinds=st.lists(errors).map(tuple), **named),
-            max_size=4,
-            unique_by=lambda one: (one.name, one.url, one.at_s, one.worker, one.kind),
-        )
-    )
-    seconds = data.draw(
-        st.lists(
-            any_of(LoaderSecond, **named),
-            max_size=4,
-            unique_by=lambda one: (one.at_s, one.worker),
-        )
-    )
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
-        store.add_run(run)
-        apart(store, tallies)
-        store.add_second(seconds=seconds)
-        assert store.tallies(run.id) == sorted(tallies, key=lambda one: one.at_s)
-        assert [each for _, each in store.loader_seconds(run.id)] == seconds
 
 
 def test_a_host_that_tells_absurd_usage_does_not_cost_the_second(store):
@@ -191,18 +110,6 @@ def test_a_damaged_sketch_is_refused_before_anything_is_summed(store):
     assert store.tallies(RUN.id) == []
 
 
-def test_a_workers_second_is_kept_once(store):
-    store.add_second(seconds=[second(users=1), second(users=2), second(worker="w2")])
-    store.add_second(seconds=[second(users=3), second(S + 1)])
-    assert [
-        (row, one.at_s - S, one.worker, one.users) for row, one in store.loader_seconds(RUN.id)
-    ] == [
-        (1, 0, "w1", 1),
-        (2, 0, "w2", None),
-        (3, 1, "w1", None),
-    ]
-
-
 # --- Parts --------------------------------------------------------------------------------------
 
 
@@ -260,14 +167,6 @@ def test_what_is_last_is_read_off_the_end_of_an_index(store, question):
     found = [step for step in plan if "tallies" in step or "loader_seconds" in step]
     assert found
     assert all(step.startswith("SEARCH") and "INDEX" in step for step in found)
-
-
-def test_parts_of_another_run_stay_out(store):
-    store.add_run(dataclasses.replace(RUN, id="other"))
-    apart(store, [tally(ok=1), tally(ok=2, run="other"), tally(S + 1, ok=4)])
-    assert [part.ok for part in store.parts(RUN.id)] == [1, 4]
-    assert [part.ok for part in store.parts("other", from_s=S)] == [2]
-    assert store.parts("unknown") == store.parts("unknown", from_s=0) == []
 
 
 @pytest.mark.parametrize("question", ["_FOLLOWING", "_WINDOW", "_LOADER_SECONDS_OF_RUN"])
