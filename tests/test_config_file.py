@@ -151,15 +151,6 @@ def test_a_key_written_where_its_variable_belongs_is_never_shown() -> None:
         assert "hunter2" not in message + hint
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("port = ", "Invalid value (at end of document)"),
-    ("a = " + "[" * 5000, "nested too deep"),
-    ("port = 1\nport = 2", "Cannot overwrite a value (at end of document)"),
-])  # fmt: skip
-def test_what_is_no_toml_says_so(text: str, problem: str) -> None:
-    assert refused(text)[0] == f"`m.toml` is no TOML: {problem}"
-
-
 def test_a_huge_file_or_value_costs_no_second_to_find_its_line() -> None:
     # no line then, for each line of a long value would mean to parse all before it again
     for long in ("# x\n" * 300_000, "grains = [\n" + "'rye',\n" * 30_000 + "]\n"):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.hosts import is_loopback, looks_like_url, one_host, read_hosts
+from toolkit.hosts import is_loopback, one_host, read_hosts
 from toolkit.records import Host
 
 
@@ -35,20 +35,6 @@ def test_a_line_names_one_host(line: str, name: str, url: str) -> None:
     assert read_hosts(line, "hosts.txt") == [Host(name=name, url=url)]
 
 
-def test_options_follow_the_url() -> None:
-    line = "alice http://h:1 team=red model=org/name:v1 api_key_env=ALICE_KEY note=second-try"
-    assert read_hosts(line, "hosts.txt") == [
-        Host(
-            name="alice",
-            url="http://h:1",
-            team="red",
-            model="org/name:v1",
-            api_key_env="ALICE_KEY",
-            note="second-try",
-        )
-    ]
-
-
 def test_what_a_host_is_expected_to_serve_can_be_listed() -> None:
     line = "alice http://h:1 root=Qwen/Qwen3.5-35B-A3B-FP8 max_model_len=4096"
     assert read_hosts(line, "hosts.txt") == [
@@ -63,13 +49,6 @@ def test_a_limit_is_a_whole_number_of_tokens(word: str) -> None:
     told = "`hosts.txt` line 1: `max_model_len=` is not a whole number of tokens"
     assert caught.value.message == told
     assert "32768" in caught.value.hint
-
-
-def test_comments_and_empty_lines_are_no_hosts() -> None:
-    text = "# the cast\n\n   \nalice http://h:1\n  # bob http://h:2\nbob http://h:3#x not a comment inside a word"
-    with pytest.raises(ToolkitError, match="line 6"):
-        read_hosts(text, "hosts.txt")
-    assert [host.name for host in read_hosts(text.rpartition("\n")[0], "hosts.txt")] == ["alice"]
 
 
 @pytest.mark.parametrize(
@@ -175,19 +154,6 @@ def test_a_bad_url_of_the_command_line_has_no_line(word: str, message: str) -> N
     assert caught.value.message == message
 
 
-def test_two_engines_behind_one_address_need_no_names() -> None:
-    text = "http://h:1/team-a\nhttp://h:1/team-b\n"
-    assert [host.name for host in read_hosts(text, "x")] == ["h:1/team-a", "h:1/team-b"]
-
-
-def test_ten_thousand_lines_are_ten_thousand_hosts() -> None:
-    lines = [f"host{number} http://h:{number}" for number in range(1, 10_001)]
-    hosts = read_hosts("\n".join(lines), "x")
-    assert (len(hosts), hosts[-1].name) == (10_000, "host10000")
-    with pytest.raises(ToolkitError, match="line 10001: the name `host1` stands twice"):
-        read_hosts("\n".join([*lines, "host1 http://h"]), "x")
-
-
 @given(st.text())
 def test_any_text_gives_hosts_or_one_clear_error(text: str) -> None:
     try:
@@ -197,19 +163,6 @@ def test_any_text_gives_hosts_or_one_clear_error(text: str) -> None:
     else:
         assert hosts
         assert all(host.url.startswith(("http://", "https://")) for host in hosts)
-
-
-@pytest.mark.parametrize(
-    "word", ["http://h", "10.0.0.4", "10.0.0.4:1", "localhost:8000", "[::1]:80", "gpu-7.lan:8000"]
-)
-def test_a_url_on_the_command_line_is_told_from_a_file(word: str) -> None:
-    assert looks_like_url(word)
-    assert one_host(word).url.startswith("http://")
-
-
-@pytest.mark.parametrize("word", ["hosts.txt", "-", "./10.0.0.4.txt", "data/hosts"])
-def test_a_file_on_the_command_line_is_told_from_a_url(word: str) -> None:
-    assert not looks_like_url(word)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])

@@ -1,10 +1,9 @@
-"""Profiles: what a file of prompts means, what a bad one says, and that the catalog's own are good."""
+"""Profiles: what a file of prompts means, what it says of a blast's load, what a bad one says, and that the catalog's own are good."""
 
 import re
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.profiles import Kind, Profile, Prompt, read_profile
+from toolkit.profiles import Kind, Phase, Profile, Prompt, read_profile
 
 ROOT = Path(__file__).parent.parent
 CATALOG = ("bench", "chain", "contest", "long-prompt", "ramp", "shared-prefix", "short-answer")
@@ -64,11 +63,6 @@ def test_a_toml_profile_says_all_that_a_profile_knows() -> None:
     )
 
 
-def test_what_a_toml_profile_does_not_say_is_unknown() -> None:
-    profile = read_profile('[[prompts]]\ntext = "Hi"', "mine", "toml")
-    assert (profile.summary, profile.stream_share, profile.max_tokens) == ("", None, None)
-
-
 def test_passages_stand_before_the_text_in_the_order_named() -> None:
     text = """
         [[prompts]]
@@ -108,13 +102,6 @@ def test_jsonl_is_a_request_body_or_a_prompt_a_line() -> None:
     assert profile.left_out == ()
 
 
-def test_jsonl_keys_that_nobody_will_send_are_told() -> None:
-    lines = (
-        '{"prompt": "a", "tools": [], "temperature": 1}\n{"prompt": "b", "top_p": 1, "tools": []}'
-    )
-    assert read_profile(lines, "mine", "jsonl").left_out == ("tools", "top_p")
-
-
 @pytest.mark.parametrize(
     ("flags", "share"),
     [
@@ -132,18 +119,9 @@ def test_jsonl_bodies_tell_how_many_of_them_were_streamed(
     assert read_profile(lines, "mine", "jsonl").stream_share == share
 
 
-def test_a_message_of_parts_and_a_turn_of_tool_calls_stay_as_they_are() -> None:
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
-        {"role": "tool", "content": "", "tool_call_id": "1"},
-    ]
-    line = orjson.dumps({"messages": messages}).decode()
-    (prompt,) = read_profile(line, "mine", "jsonl").prompts
-    assert list(prompt.messages) == messages
-
-
 HI = 'text = "Hi"\n'
+ONE = '[[prompts]]\ntext = "Hi"\n'
+PHASE = '[[phases]]\nfor = "1m"\n'
 
 
 @pytest.mark.parametrize(
@@ -184,6 +162,55 @@ HI = 'text = "Hi"\n'
         ("[[prompts]]\npassages = 'x'\n" + HI, "`mine`: prompts 1: `passages` is not a list"),
         ("passages = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
         ("[passages]\na = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
+        # what it says of a load
+        ("think_time = 1\n" + ONE, "`mine`: unknown key `think_time`"),
+        *(
+            (f"think_time_s = {value}\n{ONE}", "`mine`: `think_time_s` is neither seconds nor")
+            for value in ("-1", "[3, 1]", "[1]", "[1, 2, 3]", "'2s'", "true", "nan", "[0, inf]")
+        ),
+        ("think_time_s = 3601\n" + ONE, "`mine`: `think_time_s` is neither seconds nor"),
+        (f"think_time_s = {'9' * 400}\n{ONE}", "`mine`: `think_time_s` is neither seconds nor"),
+        ("unique_share = 2\n" + ONE, "`mine`: `unique_share` is not a number from 0 to 1"),
+        ("shared_prefix = 'x'\n" + ONE, "`mine`: `shared_prefix`: there is no passage `x`"),
+        ("shared_prefix = 3\n" + ONE, "`mine`: `shared_prefix` is not one line of text"),
+        (
+            (
+                "shared_prefix = 'a'\npassages = {a = 'A'}\n[[prompts]]\nname = 'p'\n"
+                "messages = [{role = 'system', content = 'Be brief.'}]"
+            ),
+            "`mine` prompt `p` has a system message beside the `shared_prefix`",
+        ),
+        (ONE + "then = 'x'", "`mine`: prompts 1: `then` is not a list, each entry a text"),
+        (
+            ONE + "then = ['{answer}', 'x {anwser}']",
+            "`mine`: prompts 1: `then`: `x {anwser}` does not hold `{answer}`",
+        ),
+        (ONE + "then = [3]", "`mine`: prompts 1: `then` is not a list, each entry a text"),
+        (ONE + "phases = 3", "`mine`: prompts 1: unknown key `phases`"),
+        ("phases = 3\n" + ONE, "`mine`: `phases` is no list of tables"),
+        (ONE + PHASE + "user = 3", "`mine`: phases 1: unknown key `user`"),
+        (ONE + PHASE, "`mine`: phases 1 has no `users`"),
+        *(
+            (ONE + PHASE + f"users = {value}", "`mine`: phases 1: `users` is neither")
+            for value in ("-1", "1.5", "[1]", "[1, 2, 3]", "[1, -1]", "true", "'4'", "100001")
+        ),
+        (ONE + PHASE + "users = 0", "`mine`: `phases` never have a user"),
+        (ONE + "[[phases]]\nusers = 1", "`mine`: phases 1 has no `for`"),
+        (
+            ONE + "[[phases]]\nusers = 1\nfor = '5'",
+            "`mine`: phases 1: `for` is not a duration",
+        ),
+        (ONE + "[[phases]]\nusers = 1\nfor = '0s'", "`mine`: phases 1: `for` is not a duration"),
+        (
+            ONE + PHASE + "users = 1\nspawn_rate = 0",
+            "phases 1: `spawn_rate` is not a number above 0",
+        ),
+        (
+            ONE + PHASE + "users = 1\nspawn_rate = 'x'",
+            "phases 1: `spawn_rate` is not a number above",
+        ),
+        (ONE + PHASE + 'users = 1\nname = "a\\nb"', "phases 1: `name` is not one line of text"),
+        (ONE + PHASE + "users = 1\n" + PHASE + "users = []", "`mine`: phases 2: `users`"),
     ],
 )
 def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str) -> None:
@@ -232,21 +259,6 @@ def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str
 )
 def test_a_bad_jsonl_line_is_named_by_its_number(line: str, message: str) -> None:
     assert message in refusal(f'{{"prompt": "fine"}}\n{line}\n', "jsonl")
-
-
-def test_a_typing_error_is_told_with_the_word_that_was_meant() -> None:
-    with pytest.raises(ToolkitError) as caught:
-        read_profile("[[prompts]]\nwieght = 1\n" + HI, "mine", "toml")
-    assert caught.value.hint == "Did you mean `weight`?"
-
-
-@pytest.mark.parametrize("kind", ["text", "jsonl"])
-def test_a_file_without_a_prompt_is_refused(kind: Kind) -> None:
-    assert refusal("\n  \n", kind) == "`mine` holds no prompt"
-
-
-def test_a_line_that_is_no_unicode_is_refused() -> None:
-    assert refusal("fine\nhalf \udcff", "text") == "`mine` line 2 holds what JSON cannot carry"
 
 
 TEXTS = st.one_of(
@@ -298,15 +310,57 @@ def test_the_contests_profile_is_what_the_contest_sent() -> None:
     assert (profile.stream_share, profile.max_tokens) == (0.5, 256)
 
 
-def test_the_default_profile_is_varied_and_short_to_read() -> None:
-    texts = [str(prompt.messages[0]["content"]) for prompt in from_catalog("bench").prompts]
-    assert len(texts) == 12
-    # each begins in its own way: at most the first three words are shared
-    assert len({tuple(text.split()[:4]) for text in texts}) == 12
-    assert max(len(text.split()) for text in texts) < 40
+def read(text: str) -> Profile:
+    return read_profile(text, "mine", "toml")
 
 
-def test_long_prompts_are_long_and_none_begins_like_another() -> None:
-    texts = [str(prompt.messages[0]["content"]) for prompt in from_catalog("long-prompt").prompts]
-    assert all(1500 <= len(text.split()) <= 1700 for text in texts)
-    assert len({text[:20] for text in texts}) == len(texts)
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("2", (2.0, 2.0)), ("0", (0.0, 0.0)), ("[0.5, 3]", (0.5, 3.0))]
+)
+def test_a_think_time_is_a_number_of_seconds_or_two(
+    value: str, seconds: tuple[float, float]
+) -> None:
+    assert read(f"think_time_s = {value}\n{ONE}").think_time_s == seconds
+
+
+def test_phases_follow_each_other_as_written() -> None:
+    text = """
+        [[phases]]
+        name = "up"
+        for = "1m30s"
+        users = [1, 32]
+        [[phases]]
+        for = "2h"
+        users = 32
+        spawn_rate = 4
+    """
+    assert read(ONE + text).phases == (
+        Phase(name="up", length_s=90.0, users=(1, 32)),
+        Phase(name="phase-2", length_s=7200.0, users=(32, 32), spawn_rate=4.0),
+    )
+
+
+def test_a_shared_prefix_is_every_prompts_system_message() -> None:
+    text = """
+        shared_prefix = "manual"
+        [passages]
+        manual = '''
+Read me.
+'''
+        more = "Also."
+        [[prompts]]
+        text = "Why?"
+        passages = ["more"]
+        [[prompts]]
+        messages = [{role = "user", content = "Hi"}]
+    """
+    profile = read(text)
+    system = {"role": "system", "content": "Read me."}
+    assert [prompt.messages for prompt in profile.prompts] == [
+        (system, {"role": "user", "content": "Also.\n\nWhy?"}),
+        (system, {"role": "user", "content": "Hi"}),
+    ]
+    assert profile.shared_prefix == "manual"
+
+
+# the catalog

@@ -36,11 +36,5 @@ def test_a_skip_fails_the_run_in_ci_and_keeps_its_reason(tmp_path: Path, source:
     assert "no real part" in done.stdout
 
 
-def test_a_skip_is_only_told_outside_ci(tmp_path: Path) -> None:
-    done = run(tmp_path, SKIPPED_TEST, ci="")
-    assert done.returncode == 0, done.stdout
-    assert "1 skipped" in done.stdout
-
-
 def test_a_run_without_skips_passes_in_ci(tmp_path: Path) -> None:
     assert run(tmp_path, PASSING, ci="true").returncode == 0

@@ -3,7 +3,7 @@
 import pytest
 from support.deployed import HELP, TABLE
 
-from toolkit.deploy.flags import image_arguments, is_older, number, value, version_of
+from toolkit.deploy.flags import image_arguments, number, version_of
 from toolkit.errors import ToolkitError
 from toolkit.serving.flags import Flags, Value, known
 
@@ -36,13 +36,6 @@ def test_a_batch_is_as_long_as_the_flags_say(words: tuple[str, ...], size: int |
     assert number(words, "--max-num-seqs") == size
 
 
-def test_a_flag_inside_another_one_s_value_is_not_read() -> None:
-    words = ("--tool=--seed=3", "--seed", "4", "--other", "--seed=5x")
-    assert number(words[:3], "--seed") == 4
-    assert (value(words, "--tool"), value(words, "--mood")) == ("--seed=3", None)
-    assert number(("--seed", "--tool=3"), "--seed") is None
-
-
 @pytest.mark.parametrize(
     ("image", "version"),
     [
@@ -59,19 +52,6 @@ def test_a_flag_inside_another_one_s_value_is_not_read() -> None:
 )
 def test_an_images_tag_tells_its_version(image: str, version: str | None) -> None:
     assert version_of(image) == version
-
-
-def test_versions_are_compared_by_number() -> None:
-    assert is_older("vllm:v0.9.2", "0.10")
-    assert not is_older("vllm:v0.10", "0.9.2")
-    assert not is_older("vllm:v0.32.0", "0.32")
-    assert not is_older("vllm:0.32", "0.32")
-    assert not is_older("vllm:latest", "0.32")
-
-
-def test_the_recorded_version_is_checked_flag_by_flag_and_needs_no_note() -> None:
-    assert written("v0.32.0", ("max-num-seqs", "64")) == Flags(argv=("--max-num-seqs", "64"))
-    assert "max-num-seqs" in refused("v0.32.0", ("max-num-sequences", "64")).hint
 
 
 def test_a_flag_that_is_gone_is_translated_for_the_version_of_the_image() -> None:
@@ -97,17 +77,3 @@ def test_a_flag_that_nobody_knows_is_passed_on_and_said_so() -> None:
     found = written("v0.40.0", ("brand-new-thing", "7"), ("max-num-seqs", "64"))
     assert found.argv == ("--brand-new-thing", "7", "--max-num-seqs", "64")
     assert "passed on as given: `--brand-new-thing`" in found.notes[-1]
-
-
-def test_an_image_without_a_version_is_taken_for_the_recorded_one() -> None:
-    found = written("latest", ("task", "embed"), ("enable-prefix-caching", False))
-    assert found.argv[-1] == "--no-enable-prefix-caching"
-    assert "passed on" not in found.notes[-1]
-
-
-def test_known_spellings_are_no_unknown_flags() -> None:
-    found = written(
-        "v0.33.0", ("tp", "2"), ("no_enable_prefix_caching", True), ("compilation-config.mode", "3")
-    )
-    assert "passed on" not in found.notes[-1]
-    assert found.argv[:2] == ("-tp", "2")

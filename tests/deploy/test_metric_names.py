@@ -7,10 +7,9 @@ from functools import cache
 
 import httpx
 import pytest
-from support.dashboard import recorded_names, rules_and_panels
-from support.fronting import until
+from support.chat import until
+from support.dashboard import SITE, recorded_names, rules_and_panels
 from support.promql import asked, missing, samples
-from support.promtool import SITE
 from support.proxied import ASKED, Proxied, proxied, raw, whole
 from support.scripted_upstream import ScriptedUpstream, hanging, refusing, streaming
 

@@ -1,15 +1,13 @@
 """nginx's file: who is asked, by which paths, for how long; that nginx takes it the contract shows, whatever stands in the stack."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.deployed import site, text_of
 from support.nginxes import checked
-from support.sites import site, text_of
 
 from toolkit.deploy.nginx import groups, kit, paths
 from toolkit.deploy.site import Site, SiteProxy
-from toolkit.errors import ToolkitError
 
 BARE = "proxy = false\n"
 ENGINE = '[[engine]]\nname = "{0}"\nmodel = "{1}"\n'
@@ -58,10 +56,3 @@ def test_only_these_paths_are_let_through() -> None:
     opened = ("/tokenize", "/metrics", "/version", "/v1/load_lora_adapter")
     # none that steers the server
     assert set(paths(SiteProxy(paths=opened))) == {*every, "/ready", "/tokenize"}
-
-
-def test_a_dollar_can_not_be_written_and_is_told() -> None:
-    odd = site()
-    assert odd.proxy is not None
-    with pytest.raises(ToolkitError, match="reads as a variable"):
-        conf(replace(odd, proxy=replace(odd.proxy, paths=("/a$uri",))))

@@ -1,7 +1,7 @@
 """The reader of names that the other tests trust."""
 
 import pytest
-from support.promql import asked, samples
+from support.promql import asked
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,3 @@ def test_names_are_told_from_functions_labels_values_and_durations(
 ) -> None:
     found = asked([expression])
     assert (found.matched, found.grouped) == (matched, grouped)
-
-
-def test_a_single_wanted_value_is_told() -> None:
-    found = asked(['a{b="x",c!="y",d=~"z"} + e{f="up"}'])
-    assert found.values == {("a", "b", "x"), ("e", "f", "up")}
-
-
-def test_a_page_is_read_with_its_labels() -> None:
-    page = '# TYPE a gauge\na{b="x y",c="}"} 1\na{b="\\"q\\""} 2 1700000000\nd 3\ne{} 4\n'
-    assert samples(page) == {"a": [{"b": "x y", "c": "}"}, {"b": '\\"q\\"'}], "d": [{}], "e": [{}]}

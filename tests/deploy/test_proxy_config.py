@@ -11,7 +11,6 @@ from support.deployed import HOSTILE, STACK, site
 from toolkit.config_file import toml_text
 from toolkit.deploy.proxy_config import ProxyFile, proxy_file
 from toolkit.deploy.site import Site
-from toolkit.errors import ToolkitError
 from toolkit.proxy.config import Settings, read
 from toolkit.serving.stack import placed
 from toolkit.serving.stack import read as read_stack
@@ -27,12 +26,6 @@ def file_of(found: Site) -> ProxyFile:
 
 def settings(text: str) -> Settings:
     return read(file_of(site(text)).text, "proxy.toml")
-
-
-def refused(text: str) -> ToolkitError:
-    with pytest.raises(ToolkitError) as caught:
-        file_of(site(text))
-    return caught.value
 
 
 def test_all_settings_are_those_that_serve_would_run_with() -> None:
@@ -60,35 +53,6 @@ body_size = "8MiB"
     )
     assert found == same
     assert (found.admission.concurrency, found.admission.token_gap_s) == (96, None)
-
-
-def test_a_fallback_of_the_stack_goes_along_behind_the_engines() -> None:
-    more = '[[proxy.upstream]]\nurl = "https://api.example.com"\nfallback = true\nmodel = "big"\n'
-    last = settings(STACK + more).upstreams[-1]
-    assert (last.url, last.fallback, last.model) == ("https://api.example.com", True, "big")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_an_upstream_on_this_machine_is_refused(host: str) -> None:
-    more = f'[[proxy.upstream]]\nurl = "http://{host}:9000"\n'
-    assert f"http://{host}:9000" in refused(STACK + more).message
-
-
-def test_a_file_of_keys_is_refused_and_its_way_out_named() -> None:
-    error = refused(ONE + '[proxy]\nkeys_file = "keys.txt"\n[[proxy.team]]\nname = "red"\n')
-    assert "keys_file" in error.message
-    assert "key_env" in error.hint
-
-
-def test_a_cache_without_a_file_stays_without() -> None:
-    assert settings(ONE + '[proxy.cache]\nfile = "none"\n').cache.file is None
-
-
-def test_no_log_stays_none_and_a_database_moves_to_the_state() -> None:
-    assert settings(ONE).tell.log is None
-    assert settings(ONE + '[proxy.tell]\nlog = "none"\n').tell.log is None
-    told = settings(ONE + '[proxy.tell]\ndatabase = "data/toolkit.db"\n').tell
-    assert told.database == "/var/lib/toolkit/proxy.db"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from support.deployed import (
 
 from toolkit.deploy import compose, kubernetes
 from toolkit.deploy.render import Kit
-from toolkit.errors import ToolkitError
 
 VERSIONS = ("1.31", "1.36")
 """The oldest that has `unhealthyPodEvictionPolicy` for good, and a new one."""
@@ -79,22 +78,6 @@ def test_every_object_and_the_compose_file_are_valid_by_their_own_schemas(text: 
 
 
 @pytest.mark.parametrize(
-    ("path", "right", "wrong"),
-    [
-        (("services", "qwen"), "healthcheck", "healtcheck"),
-        (("services", "proxy", "depends_on", "qwen"), "condition", "conditions"),
-    ],
-)
-def test_a_misspelt_key_of_compose_is_seen(path: tuple[str, ...], right: str, wrong: str) -> None:
-    found = composed(compose.kit(site()))
-    place = found
-    for step in path:
-        place = place[step]
-    place[wrong] = place.pop(right)
-    assert problems(found, "compose-spec.json") != []
-
-
-@pytest.mark.parametrize(
     ("kind", "path", "right", "wrong"),
     [
         # by each of the three that judge
@@ -139,16 +122,6 @@ def test_hostile_words_are_single_words_and_nothing_else() -> None:
     assert {each["kind"] for each in made} <= {each["kind"] for each in usual()}
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r", "\x00", "\u2028", "\x1b[2J"])
-@pytest.mark.parametrize("kind", [compose, kubernetes])
-def test_a_line_that_would_end_early_is_refused(kind: Any, ending: str) -> None:
-    found = site(ONE)
-    evil = replace(found.engines[0], model=f"m{ending}privileged: true")
-    for each in (replace(found, engines=(evil,)), replace(found, stack_file=f"s{ending}x")):
-        with pytest.raises(ToolkitError, match="not one line"):
-            kind.kit(each)
-
-
 def test_long_and_like_names_stay_apart() -> None:
     found = site(name="a" * 60)
     # a policy's own has room for more
@@ -188,21 +161,3 @@ def test_a_pod_is_one_engine_s_however_alike_their_names_are(pod: str, engine: i
     # Prometheus reads a whole label
     fitting = [number for number, one in enumerate(patterns) if re.fullmatch(one, pod)]
     assert fitting == ([] if engine is None else [engine])
-
-
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("https://prom.example.com/", "https://prom.example.com:443"),
-        ("http://mimir:8080/prometheus/", "http://mimir:8080/prometheus"),
-        ("http://[::1]:9090", "http://[::1]:9090"),
-        *((bad, None) for bad in ("prom:9090", "http://", "http://h:x", "http://prom/?tenant=a")),
-    ],
-)
-def test_a_prometheus_is_asked_below_its_path_or_refused(address: str, place: str | None) -> None:
-    if place is None:
-        with pytest.raises(ToolkitError, match="no address of a Prometheus"):
-            kubernetes.kit(site(ONE), prometheus=address)
-    else:
-        made = kubernetes.kit(site(ONE), prometheus=address)
-        assert f'serverAddress: "{place}"' in text_of(made, "scaling/keda.yaml")

@@ -1,7 +1,9 @@
 """A stack as other machines need it: expected values are read off the stack file by eye."""
 
+import tomllib
+
 import pytest
-from support.sites import catalog, site
+from support.deployed import HELP, IMAGE, ROOT, site
 
 from toolkit.deploy.site import SiteEngine
 from toolkit.errors import ToolkitError
@@ -13,15 +15,6 @@ VLLM = '[[engine]]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\n'
 def engine(text: str) -> SiteEngine:
     (found,) = site(text).engines
     return found
-
-
-def test_ports_that_are_not_named_are_the_next_ones_on_any_machine() -> None:
-    found = site(VLLM + VLLM)
-    assert found.proxy is not None
-    # 8000 is the proxy's; each engine's successor has a place of its own, and the admin the next one
-    assert found.proxy.port == 8000
-    assert [(each.port, each.spare_port) for each in found.engines] == [(8001, 8003), (8002, 8004)]
-    assert found.proxy.admin_port == 8005
 
 
 @pytest.mark.parametrize(
@@ -36,19 +29,10 @@ def test_gpus_are_counted_as_the_flags_split_the_model(flags: str, count: int) -
     assert engine(f"{VLLM}[engine.flags]\n{flags}\n").gpu_count == count
 
 
-@pytest.mark.parametrize("text", ['kind = "tiny"', 'kind = "sim"\nmodel = "fp8"'])
-def test_what_needs_no_gpu_has_none_and_no_flags_of_vllm(text: str) -> None:
-    found = engine(f"[[engine]]\n{text}\n[engine.flags]\nseed = 1\n")
-    assert (found.gpu_count, found.arguments) == (0, ())
-
-
 def test_the_catalog_names_the_flags_of_the_vllm_that_it_says() -> None:
-    from pathlib import Path
-
-    recorded = Path(__file__).parents[1] / "data" / "startup" / "help-0.32.0.txt"
-    vllm = catalog("vllm")
-    assert known(vllm["flags"]) == known(recorded.read_text())
-    assert vllm["image"] == "vllm/vllm-openai:v0.32.0"
+    vllm = tomllib.loads((ROOT / "toolkit/catalog/vllm.toml").read_text())
+    assert known(vllm["flags"]) == known(HELP)
+    assert vllm["image"] == IMAGE
 
 
 @pytest.mark.parametrize(
@@ -87,20 +71,3 @@ def test_words_that_only_sound_like_secrets_pass() -> None:
     told = "".join(f'{name} = "{value}"\n' for name, value in env.items())
     found = engine(f"{VLLM}[engine.env]\n{told}[engine.flags]\nhf-token = true\n")
     assert dict(found.env) == env
-
-
-def test_engines_whose_names_differ_in_their_case_stay_two() -> None:
-    found = site(VLLM + 'name = "a"\n' + VLLM + 'name = "A"\n')
-    assert [each.name for each in found.engines] == ["a", "a-2"]
-
-
-def test_whole_paths_that_are_written_to_are_told_and_relative_ones_are_not() -> None:
-    text = 'folder = "/srv/serve"\ndatabase = "data/x.db"\n' + VLLM
-    # the response cache lies in the stack's folder
-    assert site(text).writes == ("/srv/serve", "/srv/serve/proxy-cache.db")
-
-
-def test_what_listens_everywhere_is_asked_here() -> None:
-    found = site(VLLM + 'host = "0.0.0.0"\n[proxy]\nhost = "::"\n')
-    assert found.proxy is not None
-    assert (found.engines[0].host, found.proxy.host) == ("127.0.0.1", "::1")

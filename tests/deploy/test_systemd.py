@@ -3,11 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from support.sites import TWO, site
+from support.deployed import site
 
 from toolkit.deploy.systemd import kit
-from toolkit.errors import ToolkitError
 
+TWO = """
+[[engine]]
+name = "red"
+model = "Qwen/Qwen2.5-7B-Instruct"
+gpus = "0"
+[[engine]]
+name = "blue"
+model = "Qwen/Qwen2.5-7B-Instruct"
+gpus = "1"
+"""
+"""Two engines with one model, behind a proxy."""
 HERE = TWO.replace('"Qwen/', '"/srv/')
 
 
@@ -20,33 +30,8 @@ def unit(text: str, **told: str) -> str:
 def test_a_command_with_strange_signs_in_its_path_is_one_word() -> None:
     # systemd.unit(5): `%` begins a specifier, `%%` is one; systemd.service(5): quotes hold spaces together
     found = unit(TWO, command="/opt/50% of it; #/toolkit")
-    assert '\nExecStart="/opt/50%% of it; #/toolkit" serve /etc/toolkit/stack.toml\n' in found
+    assert '\nExecStart="/opt/50%% of it; #/toolkit" serve /etc/toolkit/contest.toml\n' in found
     assert '\nEnvironment="PATH=/opt/50%% of it; #:/usr/local/sbin:' in found
-
-
-@pytest.mark.parametrize("sign", list("\"'\\$"))
-def test_a_command_that_systemd_can_not_start_is_told(sign: str) -> None:
-    with pytest.raises(ToolkitError, match="systemd starts no such command"):
-        kit(replace(site(), command=f"/opt/a{sign}b/toolkit"))
-
-
-@pytest.mark.parametrize(
-    ("host", "is_open"),
-    [
-        ("0.0.0.0", True),
-        ("10.0.0.5", True),
-        ("gpu.lan", True),
-        ("::1", False),
-        ("localhost", False),
-    ],
-)
-def test_a_host_of_the_stack_file_that_lets_everybody_ask_is_told(host: str, is_open: bool) -> None:
-    def is_told(text: str) -> bool:
-        return any("may ask it" in each for each in kit(site(text)).next_steps)
-
-    proxy = f'{TWO}[proxy]\nhost = "{host}"\n'
-    assert is_told(proxy) == is_open
-    assert not is_told(proxy + '[[proxy.team]]\nname = "red"\nkey_env = "RED_KEY"\n')
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,31 @@
+"""What a page of a known engine says, over all its engines, and what is unknown. Numbers are read off the pages by eye."""
+
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.metrics_pages import PAGES, numbers, text_of
 
-from toolkit.metrics.dialects import read_numbers
+from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
+
+PAGES = Path(__file__).parents[1] / "data" / "metrics"
+
+
+def text_of(name: str) -> str:
+    """A page by its folder and name, e.g., `recorded/idle`."""
+    return (PAGES / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def numbers(text: str, content_type: str = "") -> EngineNumbers:
+    """What a page of a known engine says."""
+    found = read_numbers(read_page(text), content_type)
+    assert found is not None
+    return found
+
 
 WRITTEN = sorted(path.stem for path in (PAGES / "written").glob("*.txt"))
 CONFIG = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="100"'
-
-
-def test_a_vllm_without_stats_is_no_known_page():
-    assert read_numbers(read_page(text_of("recorded/nostats"))) is None
 
 
 def test_settings_are_what_was_chosen_and_nothing_that_was_measured():
@@ -45,34 +59,12 @@ def test_settings_are_what_was_chosen_and_nothing_that_was_measured():
     assert (found["cache_dtype"], found["num_gpu_blocks_override"]) == ("fp8", "48")
 
 
-def test_equal_settings_are_equal_after_a_load_and_differ_with_a_flag():
-    idle, loaded, other = (
-        numbers(text_of(f"recorded/{name}")).settings
-        for name in ("idle", "after_load", "no_prefix_caching")
-    )
-    assert idle == loaded
-    assert set(idle) ^ set(other) == {
-        ("enable_prefix_caching", "True"),
-        ("enable_prefix_caching", "False"),
-    }
-
-
 # vLLM, written from its sources
 
 
 def test_v0_says_minus_one_where_it_does_not_know():
     page = text_of("written/vllm_v0_0.6.6").replace('Instruct"} 0.25', 'Instruct"} -1.0')
     assert numbers(page).prefix_hit_ratio is None
-
-
-def test_v0_before_its_first_report_has_a_configuration_only():
-    (config,) = [
-        line
-        for line in text_of("written/vllm_v0_0.6.6").split("\n")
-        if line.startswith("vllm:cache_config_info")
-    ]
-    found = numbers(config + "\n")
-    assert (found.dialect, found.running, found.num_gpu_blocks) == ("v0", None, 27881)
 
 
 def test_the_new_name_wins_where_a_version_has_both():
@@ -93,13 +85,6 @@ def test_no_capacity_is_claimed_while_one_engine_of_four_is_silent():
         'kv_cache_size_tokens="15002"', 'kv_cache_size_tokens="None"'
     )
     assert numbers(page).kv_cache_tokens is None
-
-
-def test_no_capacity_is_claimed_where_engines_disagree_about_their_blocks():
-    page = text_of("written/vllm_v1_dp4_0.22").replace('blocks="4000"', 'blocks="1000"', 1)
-    found = numbers(page)
-    assert found.kv_cache_tokens is None
-    assert found.num_gpu_blocks == 4000
 
 
 @pytest.mark.parametrize(
@@ -155,10 +140,6 @@ def test_a_gauge_that_is_no_amount_is_unknown(value):
     assert found.running is None
 
 
-def test_a_share_above_one_is_unknown():
-    assert numbers('vllm:kv_cache_usage_perc{engine="0"} 97.6\n').kv_cache_usage is None
-
-
 def test_rust_is_known_by_its_content_type_too():
     page = text_of("written/vllm_rust_0.33").removesuffix("# EOF\n")
     assert numbers(page).dialect == "v1"
@@ -189,15 +170,6 @@ def test_sglang_before_its_first_cache_hit_has_its_gauge():
     assert found.prefix_hit_ratio == 0.25
 
 
-def test_a_tgi_that_only_failed_still_counts_its_requests():
-    assert numbers('tgi_queue_size 0\ntgi_request_failure{err="x"} 3\n').requests_total == 3
-    assert numbers("tgi_queue_size 0\n").requests_total is None
-
-
-def test_an_old_llama_cpp_tells_its_cache_usage():
-    assert numbers("llamacpp:kv_cache_usage_ratio 0.5\n").kv_cache_usage == 0.5
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -208,16 +180,6 @@ def test_an_old_llama_cpp_tells_its_cache_usage():
 )
 def test_a_router_is_known_by_any_of_its_marks(page):
     assert numbers(page).engine == "production-stack-router"
-
-
-def test_an_engine_scraped_with_a_server_label_is_still_an_engine():
-    page = 'vllm:num_requests_running{engine="0",model_name="m",server="rack-4"} 1\n'
-    assert numbers(page).engine == "vllm"
-
-
-@pytest.mark.parametrize("text", ["", "Not Found", '[{"iter":1}]', "python_info 1\n", "up 1\n"])
-def test_other_pages_are_no_known_engines(text):
-    assert read_numbers(read_page(text)) is None
 
 
 # Whatever comes
@@ -235,20 +197,6 @@ def test_no_damage_raises(name, start, length, instead):
 
 
 @calm
-@given(st.sampled_from(WRITTEN), st.data())
-def test_garbage_lines_change_no_number(name, data):
-    text = text_of(f"written/{name}")
-    lines = text.split("\n")
-    at = data.draw(st.integers(0, len(lines) - 1))
-    words = st.text(st.characters(exclude_characters="\n"))
-    garbage = data.draw(st.sampled_from(["!", "vllm:num_requests_running{", "<"])) + data.draw(
-        words
-    )
-    page = read_page("\n".join([*lines[:at], garbage + '"', *lines[at:]]))
-    assert read_numbers(page) == read_numbers(read_page(text))
-
-
-@calm
 @given(st.text())
 def test_no_model_name_is_misread(model):
     spelled = model.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
@@ -256,3 +204,45 @@ def test_no_model_name_is_misread(model):
     found = numbers(page)
     assert found.models == ((model,) if model else ())
     assert found.running == 3
+
+
+@pytest.mark.parametrize(
+    ("page", "ended"),
+    [
+        # by grep: request_success_total
+        (
+            "recorded/after_load",
+            {"abort": 0, "error": 0, "length": 1022, "repetition": 0, "stop": 0},
+        ),
+        ("written/vllm_v0_0.6.6", {"abort": 1, "length": 29, "stop": 70}),
+        ("written/vllm_v1_dp4_0.22", {"abort": 0, "length": 4, "stop": 12}),  # 4 * 1, 4 * 3
+        ("written/vllm_rust_0.33", {"error": 1, "stop": 19}),  # 15 + 4
+        ("written/trtllm", {"length": 5, "stop": 150}),
+    ],
+)
+def test_ended_requests_are_told_by_reason_over_all_engines(
+    page: str, ended: dict[str, float]
+) -> None:
+    found = numbers(text_of(page))
+    assert found.finished_by_reason == tuple(sorted(ended.items()))
+    assert found.requests_total == sum(ended.values())
+
+
+def test_what_was_asked_for_is_summed_over_engines() -> None:
+    asked = "vllm:request_params_max_tokens"
+    found = numbers(
+        'vllm:num_requests_running{engine="0"} 0\n'
+        f'{asked}_sum{{engine="0"}} 300\n{asked}_count{{engine="0"}} 3\n'
+        f'{asked}_sum{{engine="1"}} 50\n{asked}_count{{engine="1"}} 2\n'
+    ).asked_tokens
+    assert found is not None
+    assert (found.sum, found.count, found.mean()) == (350, 5, 70)
+
+
+def test_a_reason_whose_count_is_unknown_is_not_told() -> None:
+    ended = "vllm:request_success_total"
+    found = numbers(
+        f'{ended}{{finished_reason="stop"}} 2\n{ended}{{finished_reason="length"}} NaN\n'
+        f'{ended}{{finished_reason="abort"}} -1\n'
+    )
+    assert found.finished_by_reason == (("stop", 2),)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toolkit.protocol import completion
-from toolkit.protocol.completion import MOST_TRIES, Answer, Completion, frame
+from toolkit.protocol.completion import MOST_TRIES, Answer, Completion
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 STREAM = "text/event-stream"
@@ -103,38 +103,6 @@ def test_each_event_has_the_time_of_its_last_byte(end: bytes, ended: bytes) -> N
 
 
 # Chunks that are read by what differs
-
-
-INSIDES = [
-    b"",  # a chunk without a text has no token
-    b"a\tb",  # JSON allows no bare control character
-    b"a\n\nb",  # the event ends in it
-    b"\\",  # it would swallow the quote
-    b"\\ud83d",  # half a character: the parser knows what to do with it
-    b'a"}}]}\n\ndata: {"x":"y',
-]
-
-
-@pytest.mark.parametrize("inside", INSIDES)
-def test_what_is_no_inside_of_a_string_means_what_it_means_to_the_parser(inside: bytes) -> None:
-    reads = [said("a", "b"), said("MARK").replace(b"MARK", inside), said("c")]
-    assert read(reads) == parsed(reads)
-    assert read([b"".join(reads)]) == parsed([b"".join(reads)])
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(chunk({"content": text}) for text in ("", None, "a\nb")),
-        *(chunk(delta) for delta in ({"role": "user", "content": "a"}, {"refusal": "no"})),
-        *(chunk({"content": "a"}, **more) for more in ({"end": "stop"}, {"usage": {"a": 1}})),
-        {"choices": [*chunk({"content": "a"})["choices"], *chunk({"content": "b"})["choices"]]},
-        # the text stands elsewhere, and behind it: replacing the last place would alter the model
-        *(chunk({"content": text}) | {"service": text} for text in ("tiny", "probe")),
-    ],
-)
-def test_a_chunk_that_says_more_than_a_text_has_no_frame(value: dict[str, Any]) -> None:
-    assert frame(orjson.dumps(value), value) is None
 
 
 TWICE = b'data: {"id":"1","choices":[{"delta":{"content":"a","content":"b"}}]}\n\n'

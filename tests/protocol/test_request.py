@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.protocol.request import MAX_INTEGER, MOST_BLOCKS, asked, endpoint
-from toolkit.protocol.request_key import canonical, request_key
 from toolkit.records import Asked
 
 SCHEMAS: dict[str, list[str]] = json.loads(
@@ -63,24 +62,6 @@ def test_a_chat_request_tells_its_settings() -> None:
     assert (given.max_tokens, given.stream, given.seed, given.prompt_chars) == (6, False, 2, 5)
 
 
-@pytest.mark.parametrize("nonsense", [None, "x", [], {}, True, "nan"])
-def test_what_a_body_does_not_set_is_unknown(nonsense: Any) -> None:
-    names = ("temperature", "top_p", "n", "seed", "max_tokens")
-    given = chat(**dict.fromkeys(names, nonsense), model=[nonsense], stream="yes")
-    for name in (*names, "model", "stream"):
-        assert getattr(given, name) is None
-
-
-def test_the_limit_is_max_completion_tokens_where_that_is_given() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=6).max_tokens == 6
-    assert chat(max_tokens=5.0, max_completion_tokens=None).max_tokens == 5
-    assert chat(max_output_tokens=7).max_tokens == 7
-    assert chat(max_tokens=5.5).max_tokens is None
-    assert chat(max_tokens=MAX_INTEGER).max_tokens == MAX_INTEGER
-    # no database column and no server takes it
-    assert chat(max_tokens=MAX_INTEGER + 1).max_tokens is None
-
-
 def test_a_client_cannot_fill_the_memory_with_names() -> None:
     given = chat(model="m" * 5000, **{f"field{n:05}": 1 for n in range(1000)}, **{"x" * 3000: 1})
     assert given.model == "m" * 256
@@ -97,19 +78,6 @@ def test_an_endpoint_has_one_name_whatever_stands_before_it() -> None:
         assert endpoint(path) == path
 
 
-def test_keys_are_of_the_bytes_and_of_the_canonical_form() -> None:
-    body = json.dumps({"messages": SAID, "temperature": 0.0, "stream": True}).encode()
-    form = b'{"messages":[{"content":"hi","role":"user"}],"temperature":0}'
-    assert canonical(body)[0] == form  # type: ignore[index]
-    assert asked(body).exact_key == blake2b(body, digest_size=16).hexdigest()
-    assert asked(body).body_bytes == len(body)
-    expected = request_key(form, endpoint="chat/completions")
-    # a prefix of a proxy and a missing path do not make it another request
-    for path in (CHAT, "/team/a/v1/chat/completions/", None):
-        assert asked(body, path=path).request_key == expected
-    assert asked(body, path="/v1/messages").request_key != expected
-
-
 # What cannot be read
 
 
@@ -123,22 +91,6 @@ def test_a_body_without_a_readable_prompt_says_why() -> None:
         given = asked(body, path=CHAT)
         assert (given.problem, given.prompt_blocks, given.block_tokens) == (problem, b"", None)
         assert given.exact_key == blake2b(body, digest_size=16).hexdigest()
-
-
-def test_what_no_cache_may_take_still_tells_its_prompt() -> None:
-    plain = '{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]'
-    key = asked(f"{plain}}}".encode()).prompt_key
-    deep = "[" * 300 + "]" * 300
-    for extra in ('"seed":1,"seed":2', '"top_p":NaN', r'"a":"\ud800"', f'"a":{deep}'):
-        given = asked(f"{plain},{extra}}}".encode(), path=CHAT)
-        assert (given.problem is None, given.request_key, given.top_p) == (False, None, None)
-        assert (given.prompt_key, given.model, given.max_tokens) == (key, "m", 9)
-
-
-def test_half_a_surrogate_pair_comes_out_as_text_that_can_be_written() -> None:
-    body = rb'{"model":"\ud800","messages":[{"role":"user","content":"a\udc00b"}],"\ud801":1}'
-    given = asked(body, path=CHAT, keep_text=True)
-    assert (given.model, given.prompt_text, given.options) == ("?", "user: a?b", ("?",))
 
 
 NAMES = st.sampled_from("role content type text tool_calls function name arguments".split())
@@ -226,28 +178,6 @@ def test_a_prompt_key_is_of_the_canonical_form_of_what_is_read() -> None:
     assert len({each.prompt_key for each in others}) == len(others)
 
 
-@pytest.mark.parametrize(
-    ("parts", "joined"),
-    [
-        ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}], "a\nb"),
-        ([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "a"),
-        (text(""), ""),
-        ([{"type": "text", "text": "a", "nobody_knows": 1}], None),
-        ([{"type": "refusal", "refusal": "a"}], None),
-        ([*text("a"), image(b"x")], None),
-        ([{"text": "a"}], None),
-    ],
-)
-def test_a_content_of_texts_in_parts_is_their_text_line_by_line(
-    parts: Any, joined: str | None
-) -> None:
-    in_parts = chat(user(parts))
-    whole = chat(user("a" if joined is None else joined))
-    assert (in_parts.prompt_key == whole.prompt_key) == (joined is not None)
-    assert in_parts.request_key != whole.request_key
-    assert joined is None or in_parts.prompt_text == whole.prompt_text
-
-
 def test_a_chat_is_counted_in_characters_and_rendered_line_by_line() -> None:
     given = chat({"role": "system", "content": "Be kind."}, user("caf\u00e9 \U0001f600"))
     assert given.prompt_text == "system: Be kind.\nuser: caf\u00e9 \U0001f600"
@@ -326,20 +256,6 @@ def test_whatever_a_models_weights_read_is_a_prompt(
     assert (given.prompt_chars, given.prompt_tokens) == (chars, tokens)
     assert given.prompt_key is not None
     assert given.problem is None
-
-
-@pytest.mark.parametrize("prompt", [None, [], [[]], [None], [True], [[True]], {}, 5, [[1, "a"]]])
-def test_what_is_no_prompt_is_told_as_none(prompt: Any) -> None:
-    given = told(TEXT, prompt=prompt)
-    assert (given.problem, given.prompt_key) == ("no prompt", None)
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/tokenize/", "/v1/messages/count_tokens"])
-def test_what_no_model_reads_is_no_prompt_and_no_fault(path: str) -> None:
-    given = told(path, messages=SAID)
-    assert (given.prompt_key, given.problem) == (None, None)
-    assert given.request_key is not None
-    assert told("/feedback", text="hi", input="x").prompt_key is None
 
 
 # Blocks

@@ -69,14 +69,6 @@ def test_the_end_gives_the_event_that_lacks_its_blank_line_once(left: bytes) -> 
 # Limits: `data: 12345` has 11 bytes
 
 
-@pytest.mark.parametrize("size", [1, 4, 13, 100])
-def test_an_event_of_just_the_limit_is_read_and_one_above_is_not(size: int) -> None:
-    body = b"data: 12345\n\ndata: 6\n\n"
-    reads = [body[at : at + size] for at in range(0, len(body), size)]
-    assert events(*reads, limit=11) == ([(b"", b"12345"), (b"", b"6")], False)
-    assert events(*reads, limit=10) == ([], True)
-
-
 def test_what_is_too_large_is_so_as_soon_as_it_is() -> None:
     # the lines of an event count together, comments too: 8 + 4 bytes
     assert events(b"data: 12\n: 34\n", limit=11) == ([], True)

@@ -1,21 +1,24 @@
-"""The simulated server over real sockets: headers, odd bodies, a lost engine, ports, fleets. The contract holds what it answers and counts."""
+"""The simulated server over real sockets: headers, odd requests, a lost engine, many clients of whom some leave or never read. The contract holds what it answers and counts."""
 
 import asyncio
+import json
+import logging
+import random
 import re
 import socket
+from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import httpx
 import pytest
 from support.recordings import recorded
 from support.simulated import Sim, Start, becomes_true, refuses_connections
 
 from toolkit.hosts import read_hosts
-from toolkit.sim.app import Fleet, SimServer, serve_in_thread
-from toolkit.sim.presets import setup_for, setups_for
-
-WAIT_S = 60
+from toolkit.sim.app import Fleet
+from toolkit.sim.presets import setups_for
 
 
 def header_names(recording: bytes) -> list[str]:
@@ -50,21 +53,6 @@ def test_headers_come_in_the_recorded_order(
     assert (answer.headers["server"], answer.headers["vary"]) == ("uvicorn", "Origin")
 
 
-def test_a_body_beyond_all_measure_is_refused(sim: Sim) -> None:
-    answer = sim.client.post("/tokenize", content=b"x" * (16 * 2**20 + 1))
-    assert answer.status_code == 413
-
-
-def test_a_client_that_waits_for_leave_to_send_gets_it(sim: Sim) -> None:
-    parts = urlsplit(sim.url)
-    head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S) as connection:
-        connection.sendall(head + b"content-length: 16\r\nexpect: 100-continue\r\n\r\n")
-        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(b'{"prompt": "hi"}')
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK\r\ndate: ")
-
-
 def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(start_sim: Start) -> None:
     # so that it lingers for 2 s: time to ask it three things on a busy machine
     sim = start_sim(time_scale=4)
@@ -85,42 +73,6 @@ def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(start_sim:
     assert becomes_true(lambda: refuses_connections(sim.url))
 
 
-def test_connections_are_refused_until_the_server_is_up() -> None:
-    async def scene() -> tuple[bool, int]:
-        async with SimServer(setup_for("awq", startup_s=0.2)) as server:
-            early = refuses_connections(server.url)
-            await asyncio.wait_for(server.listening.wait(), WAIT_S)
-            async with httpx.AsyncClient(trust_env=False) as client:
-                health = await client.get(f"{server.url}/health")
-            return early, health.status_code
-
-    assert asyncio.run(scene()) == (True, 200)
-
-
-def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with (
-            pytest.raises(OSError, match="in use"),
-            serve_in_thread("awq", port=taken.getsockname()[1]),
-        ):
-            pass
-
-
-def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(start_sim: Start) -> None:
-    # 25 tokens of prompt need 2 blocks; of 2 blocks vLLM keeps one for itself
-    sim = start_sim(num_gpu_blocks=2, load=3)
-    assert becomes_true(lambda: sim.numbers()[f"vllm:request_success_total{length('error')}"] == 3)
-    failed = sim.chat("word " * 20)
-    assert failed.status_code == 500
-    assert "do not fit" in failed.json()["error"]["message"]
-
-
-def length(reason: str = "length") -> str:
-    return f'{{engine="0",finished_reason="{reason}",model_name="tiny"}}'
-
-
 def test_all_of_a_fleet_listen_and_its_hosts_file_reads_back() -> None:
     async def scene() -> dict[str, str]:
         async with Fleet(setups_for(["alice=cached", "awq"], time_scale=0.01)) as fleet:
@@ -136,17 +88,221 @@ def test_all_of_a_fleet_listen_and_its_hosts_file_reads_back() -> None:
     }
 
 
-def test_one_taken_port_stops_the_whole_fleet() -> None:
-    async def scene(fleet: Fleet) -> None:
-        async with fleet:
-            pass
+WAIT_S = 60
+QUESTION = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true}'
+STREAMED = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true, "stream": true}'
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        fleet = Fleet({"free": setup_for("awq"), "taken": setup_for("awq", port=port)})
-        with pytest.raises(OSError, match="in use"):
-            asyncio.run(scene(fleet))
-    assert urlsplit(fleet.servers["free"].url).port  # it was up before the other one failed
-    assert refuses_connections(fleet.servers["free"].url)
+
+def post(body: bytes, version: str = "1.1", *headers: str) -> bytes:
+    lines = (
+        f"POST /v1/completions HTTP/{version}",
+        "host: sim",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *headers,
+    )
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
+def get(target: str, method: str = "GET", version: str = "1.1") -> bytes:
+    return f"{method} {target} HTTP/{version}\r\nhost: sim\r\n\r\n".encode()
+
+
+def last(request: bytes) -> bytes:
+    """The request, and after it one that asks to close: then everything can be read."""
+    return request + b"GET /health HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n"
+
+
+def exchange(url: str, data: bytes) -> bytes:
+    """Send it and read until the server closes."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S) as connection:
+        connection.sendall(data)
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+        return received
+
+
+def test_pipelined_requests_are_answered_in_their_order(sim: Sim) -> None:
+    received = exchange(sim.url, last(post(STREAMED) + get("/version") + post(QUESTION)))
+    marks = (b"[DONE]", b'"version"', b'"completion_tokens":3', b"Connection: close")
+    places = [received.index(mark) for mark in marks]
+    assert received.count(b"HTTP/1.1 200 OK\r\n") == 4
+    assert places == sorted(places)
+
+
+def test_a_guarded_path_is_guarded_however_it_is_spelled(start_sim: Start) -> None:
+    sim = start_sim(api_key="secret")
+    for target in ("/v1/models", "/%761/models", "/v1%2fmodels"):
+        assert exchange(sim.url, last(get(target))).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00 a TLS greeting\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: sim\r\nlong: " + b"a" * 2**17 + b"\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+    ids=["tls", "no host", "long header", "http/2"],
+)
+def test_what_is_no_http_is_refused_without_a_traceback(
+    sim: Sim, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert b" 400 Bad Request\r\n" in exchange(sim.url, data)
+    assert caplog.records == []
+    assert sim.client.get("/health").status_code == 200
+
+
+CLIENTS = 24
+WAIT_S = 60
+LABELS = '{engine="0",model_name="tiny"}'
+
+
+def reason(name: str) -> str:
+    return f'vllm:request_success_total{{engine="0",finished_reason="{name}",model_name="tiny"}}'
+
+
+def question(number: int, **fields: Any) -> dict[str, Any]:
+    """Up to 40 words of prompt and 60 tokens of answer, different for each number."""
+    dice = random.Random(number)
+    words = " ".join(dice.choices("a b c d e f".split(), k=dice.randint(1, 40)))
+    messages = [{"role": "user", "content": f"{number} {words}"}]
+    return {"messages": messages, "max_tokens": dice.randint(8, 60), "ignore_eos": True} | fields
+
+
+async def whole(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
+    async with client.post("/v1/chat/completions", json=question(number)) as answer:
+        told = await answer.json()
+    note(seen, told["usage"], told["choices"][0]["finish_reason"])
+
+
+async def streamed(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
+    wish = question(number, stream=True, stream_options={"include_usage": True})
+    async with client.post("/v1/chat/completions", json=wish) as answer:
+        lines = [line async for line in answer.content if line.startswith(b"data: {")]
+    events = [json.loads(line[6:]) for line in lines]
+    (ending,) = [
+        choice["finish_reason"]
+        for event in events
+        for choice in event["choices"]
+        if choice["finish_reason"]
+    ]
+    note(seen, events[-1]["usage"], ending)
+
+
+def note(seen: Counter[str], usage: dict[str, int], ending: str) -> None:
+    seen["prompt"] += usage["prompt_tokens"]
+    seen["generation"] += usage["completion_tokens"]
+    seen[ending] += 1
+
+
+async def leave_early(client: aiohttp.ClientSession, number: int) -> None:
+    """Go after the first bytes of a stream of 400 tokens."""
+    wish = question(number, stream=True) | {"max_tokens": 400}
+    async with client.post("/v1/chat/completions", json=wish) as answer:
+        assert await answer.content.readany()
+        answer.close()
+
+
+def session(url: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30))
+
+
+@pytest.mark.parametrize("name", ["fp8", "awq", "gptq-int4", "cached", "first-token", "cold"])
+def test_the_counters_equal_what_many_clients_counted(start_sim: Start, name: str) -> None:
+    sim = start_sim(name, cold_s=0.1) if name == "cold" else start_sim(name)
+    seen: Counter[str] = Counter()
+
+    async def everybody() -> None:
+        async with session(sim.url) as client:
+            asks = (whole, streamed)
+            await asyncio.gather(*(asks[n % 2](client, n, seen) for n in range(CLIENTS)))
+
+    asyncio.run(everybody())
+    numbers = sim.numbers()
+    assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == seen["prompt"]
+    assert numbers[f"vllm:generation_tokens_total{LABELS}"] == seen["generation"]
+    # what the first-token trick claims to its clients, the engine behind it does not say
+    said = seen["stop" if name == "first-token" else "length"]
+    assert numbers[reason("length")] == said == CLIENTS
+    assert numbers[reason("stop")] == 0
+    idle = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert [numbers[f"vllm:{gauge}{LABELS}"] for gauge in idle] == [0, 0, 0]
+
+
+def test_clients_that_leave_in_the_middle_leave_nothing_behind(
+    start_sim: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    sim = start_sim(num_gpu_blocks=64, time_scale=0.1)  # 63 blocks: some leave from the queue
+
+    async def everybody() -> None:
+        async with session(sim.url) as client:
+            await asyncio.gather(
+                *(leave_early(client, n) for n in range(CLIENTS)),
+                whole(client, CLIENTS, Counter()),
+            )
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(everybody())
+        assert becomes_true(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+        # the one that asks is a client, too
+        assert becomes_true(lambda: len(sim.thread.server._runner.server.connections) == 1)
+    numbers = sim.numbers()
+    assert numbers[f"vllm:num_requests_waiting{LABELS}"] == 0
+    assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] == 0
+    assert numbers[reason("length")] == 1
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_client_that_never_reads_holds_up_nobody_and_fills_no_memory(start_sim: Start) -> None:
+    # 4,000 tokens with running usage are 1.4 MB of events
+    sim = start_sim(time_scale=0.0001, max_model_len=4096)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    wish = question(1, stream=True, stream_options=options) | {"max_tokens": 4000}
+    with deaf_client(sim.url, json.dumps(wish).encode()):
+        assert becomes_true(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
+        assert sim.chat().status_code == 200
+        waiting = [
+            connection.transport.get_write_buffer_size()
+            for connection in sim.thread.server._runner.server.connections
+            if connection.transport
+        ]
+        # asyncio's high-water mark and aiohttp's, 64 KiB each, and the last write
+        assert max(waiting) < 2**18
+        assert sim.numbers()[reason("length")] == 2
+
+
+def deaf_client(url: str, body: bytes) -> socket.socket:
+    """Ask, and read nothing; with the smallest receive buffer that the system gives."""
+    parts = urlsplit(url)
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.settimeout(WAIT_S)
+    deaf.connect((parts.hostname, parts.port))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n"
+    deaf.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    return deaf
+
+
+def test_the_servers_times_lie_within_what_its_client_saw(start_sim: Start) -> None:
+    sim = start_sim(time_scale=0.1)
+    answer = sim.chat(stream=True, max_tokens=20, ignore_eos=True)
+    seen_s = answer.elapsed.total_seconds()
+    sums = {
+        name: sim.numbers()[f"vllm:{name}_seconds_sum{LABELS}"]
+        for name in (
+            "time_to_first_token e2e_request_latency request_queue_time request_prefill_time "
+            "inter_token_latency request_decode_time request_inference_time"
+        ).split()
+    }
+    ttft, e2e = sums["time_to_first_token"], sums["e2e_request_latency"]
+    assert 0 <= sums["request_queue_time"] < ttft < e2e <= seen_s
+    assert sums["request_queue_time"] + sums["request_prefill_time"] == pytest.approx(ttft)
+    assert sums["inter_token_latency"] == pytest.approx(sums["request_decode_time"])
+    assert ttft + sums["request_decode_time"] == pytest.approx(e2e)
+    # 20 steps of at least 0.012 s less 5 % of jitter, ten times as fast as life
+    assert e2e > 20 * 0.012 * 0.95 * 0.1

@@ -1,13 +1,17 @@
-"""The timing model: each step's time by hand, queue, preemption and prefix cache by vLLM's rules, and a recorded run."""
+"""The timing model: each step's time by hand, queue, preemption and prefix cache by vLLM's rules, a recorded run, and what holds for every schedule."""
 
 import bisect
 import itertools
 import random
 from collections import Counter
+from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from toolkit.sim.engine import EngineConfig, EngineCore, EngineRequest
+from toolkit.sim.engine import BlockPool, EngineConfig, EngineCore, EngineRequest, block_hashes
 
 # 10 ms a step, 1 ms a token of prefill, 2 ms a decoding request: sums that can be done by heart
 PLAIN = EngineConfig(step_overhead_s=0.010, prefill_s_per_token=0.001, decode_s_per_sequence=0.002)
@@ -86,36 +90,6 @@ def test_a_newcomer_joins_the_running_batch_and_slows_it_by_its_prefill():
     assert ends["b"].scheduled_at == pytest.approx(0.020)
 
 
-def test_a_long_prompt_is_read_in_chunks_of_the_token_budget():
-    engine = EngineCore(replace(PLAIN, max_num_batched_tokens=8))
-    engine.submit(request("a", 20, 1))
-    _, said = run(engine)
-    # 8 + 8 + 4 tokens: 18 + 18 + 14 ms
-    assert times_of(said, "a") == pytest.approx([0.050])
-
-
-def test_running_requests_take_their_tokens_from_the_budget_before_a_prompt_does():
-    engine = EngineCore(replace(PLAIN, max_num_batched_tokens=8))
-    engine.submit(request("a", 4, 5))
-    now, _ = one_step(engine, 0.0)
-    engine.submit(request("b", 14, 1))
-    step = engine.plan(now)
-    assert (step.decode_tokens, step.prefill_tokens) == (1, 7)
-    # 10 + 1 * 2 + 7 * 1
-    assert step.duration_s == pytest.approx(0.019)
-    engine.finish(step, now)
-    step = engine.plan(now)
-    assert (step.decode_tokens, step.prefill_tokens) == (1, 7)
-    assert [each.request.id for each in engine.finish(step, now)] == ["a", "b"]
-
-
-def test_time_scale_multiplies_every_step():
-    engine = EngineCore(replace(PLAIN, time_scale=0.1))
-    engine.submit(request("a", 10, 2))
-    _, said = run(engine)
-    assert times_of(said, "a") == pytest.approx([0.0020, 0.0032])
-
-
 def test_the_first_step_at_each_new_power_of_two_of_the_batch_is_cold():
     engine = EngineCore(replace(PLAIN, cold_s=5.0))
     durations = []
@@ -148,56 +122,7 @@ def test_jitter_stays_inside_its_share_and_repeats_with_the_seed():
     assert 0.0135 < max(first) < 0.0144 + 1e-9
 
 
-# --- how a request ends -------------------------------------------------------------------------
-
-
-def test_a_prompt_as_long_as_the_model_ends_in_an_error_and_holds_up_nobody():
-    engine = EngineCore(replace(PLAIN, max_model_len=12))
-    engine.submit(request("a", 12, 1))
-    engine.submit(request("b", 5, 2))
-    ends, _ = run(engine)
-    assert (ends["a"].reason, ends["a"].output_tokens) == ("error", 0)
-    assert ends["a"].error == "12 tokens do not fit: the model takes 12, the KV cache 16368"
-    assert ends["a"].scheduled_at is None
-    assert ends["b"].reason == "stop"
-
-
-def test_an_error_alone_is_told_by_a_step_that_takes_no_time():
-    # 3 usable blocks of 4 hold 12 tokens
-    engine = EngineCore(replace(PLAIN, block_size=4, num_gpu_blocks=4))
-    engine.submit(request("a", 13, 1))
-    step = engine.plan(1.0)
-    assert (step.duration_s, step.work) == (0.0, [])
-    (told,) = engine.finish(step, 1.0)
-    assert (told.waited_s, told.reason) == (None, "error")
-    assert engine.plan(1.0) is None
-
-
-def test_an_aborted_id_may_come_again_while_the_old_step_still_runs():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, 9))
-    step = engine.plan(0.0)
-    engine.abort("a", 0.001)
-    engine.submit(request("a", 5, 2, at=0.002))
-    assert engine.finish(step, 0.020) == []
-    ends, said = run(engine, 0.020)
-    assert ends["a"].output_tokens == len(said) == 2
-
-
 # --- KV blocks, prefix cache, preemption --------------------------------------------------------
-
-
-def test_kv_usage_is_the_share_of_usable_blocks_held():
-    # 10 usable blocks of 4
-    engine = EngineCore(replace(PLAIN, block_size=4, num_gpu_blocks=11))
-    engine.submit(request("a", 8, 2))
-    now, _ = one_step(engine, 0.0)
-    assert engine.kv_usage == pytest.approx(0.2)
-    # the first token's own KV needs a third block; the second token ends it all
-    step = engine.plan(now)
-    assert engine.kv_usage == pytest.approx(0.3)
-    engine.finish(step, now)
-    assert engine.kv_usage == 0
 
 
 @pytest.mark.parametrize(
@@ -223,35 +148,6 @@ def test_a_repeated_prompt_finds_its_full_blocks_but_never_its_last_token(
     assert engine.prefix_queries_total == 2 * prompt_tokens
     assert engine.prefix_hits_total == engine.prompt_tokens_cached_total == cached
     assert engine.prompt_tokens_total == 2 * prompt_tokens
-
-
-def test_twins_in_the_same_step_share_their_prefix():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", range(40), 1))
-    engine.submit(request("b", range(40), 1))
-    # 40 + (40 - 32) tokens, in 3 + 1 blocks
-    assert engine.plan(0.0).prefill_tokens == 48
-    assert engine.kv_usage == pytest.approx(4 / 1023)
-
-
-def test_the_next_turn_of_a_conversation_finds_the_answer_cached_too():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", range(20), range(100, 130)))
-    run(engine)
-    prompt = [*range(20), *range(100, 130), *range(50)]
-    engine.submit(request("b", prompt, 1))
-    ends, _ = run(engine)
-    # 20 + 29 tokens were computed (the last one said never is): three full blocks of 16
-    assert ends["b"].cached_tokens == 48
-
-
-def test_without_prefix_caching_nothing_is_looked_up_or_found():
-    engine = EngineCore(replace(PLAIN, prefix_caching=False))
-    for name in ("a", "b"):
-        engine.submit(request(name, range(64), 1))
-        ends, _ = run(engine)
-    assert ends["b"].cached_tokens == 0
-    assert engine.prefix_queries_total == engine.prefix_hits_total == 0
 
 
 @pytest.mark.parametrize(("prefix_caching", "computed_again"), [(True, 1), (False, 9)])
@@ -282,59 +178,6 @@ def test_a_preempted_request_waits_at_the_front_and_is_computed_again(
     assert [(each.request.id, each.output_tokens) for each in told] == [("b", 2), ("c", 1)]
     ends, _ = run(engine, now)
     assert (ends["b"].preemptions, ends["b"].cached_tokens, ends["b"].scheduled_at) == (1, 0, 0.0)
-
-
-def test_a_prompt_is_started_only_when_all_of_it_fits():
-    # 5 usable blocks of 4; a holds 3, and 8 of b's 12 tokens would fit the other two
-    engine = EngineCore(replace(PLAIN, block_size=4, num_gpu_blocks=6, max_num_batched_tokens=12))
-    engine.submit(request("a", 9, 2))
-    one_step(engine, 0.0)
-    engine.submit(request("b", 12, 1))
-    step = engine.plan(1.0)
-    assert (step.decode_tokens, step.prefill_tokens) == (1, 0)
-    assert engine.waiting == 1
-
-
-def test_nobody_overtakes_the_head_of_the_queue():
-    engine = EngineCore(replace(PLAIN, block_size=4, num_gpu_blocks=6))
-    engine.submit(request("a", 9, 2))
-    one_step(engine, 0.0)
-    engine.submit(request("big", 12, 1))
-    engine.submit(request("small", 2, 1))
-    step = engine.plan(1.0)
-    assert len(step.work) == 1
-    assert engine.waiting == 2
-
-
-# --- misuse -------------------------------------------------------------------------------------
-
-
-def test_steps_are_planned_and_finished_one_at_a_time():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, 9))
-    step = engine.plan(0.0)
-    with pytest.raises(RuntimeError, match="unfinished"):
-        engine.plan(0.0)
-    engine.finish(step, 0.0)
-    with pytest.raises(RuntimeError, match="not the planned one"):
-        engine.finish(step, 0.0)
-
-
-def test_an_idle_engine_has_nothing_to_plan():
-    assert EngineCore(PLAIN).plan(0.0) is None
-
-
-@pytest.mark.parametrize(("prompt", "answer", "limit"), [([], 1, 1), (1, [], 1), (1, 1, 0)])
-def test_a_request_with_nothing_to_read_or_say_is_refused(prompt, answer, limit):
-    with pytest.raises(ValueError, match="`a` has nothing"):
-        EngineCore(PLAIN).submit(request("a", prompt, answer, max_tokens=limit))
-
-
-def test_an_id_that_is_alive_is_refused():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 5, 9))
-    with pytest.raises(ValueError, match="`a` is alive"):
-        engine.submit(request("a", 5, 9))
 
 
 # --- a real server's run, step for step -----------------------------------------------------------
@@ -381,3 +224,270 @@ def test_a_recorded_run_of_vllm_is_repeated_step_for_step():
     assert seen >= {(16, 16, 112), (15, 17, 120), (14, 18, 126), (12, 20, 120), (14, 18, 124)}
     assert engine.generation_tokens_total == 8192
     assert engine.prefix_queries_total == engine.prompt_tokens_total
+
+
+CONFIGS = st.builds(
+    EngineConfig,
+    max_model_len=st.integers(8, 40),
+    max_num_seqs=st.integers(1, 5),
+    max_num_batched_tokens=st.integers(1, 24),
+    block_size=st.integers(1, 5),
+    num_gpu_blocks=st.integers(2, 24),
+    prefix_caching=st.booleans(),
+    cold_s=st.sampled_from([0.0, 1.0]),
+    jitter=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 3),
+)
+# two token ids only: shared prefixes are common
+IDS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When a request comes, what it wants, and when, if ever, its client goes away."""
+
+    comes_at_step: int
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    max_tokens: int
+    goes_at_step: int | None
+    while_a_step_runs: bool
+
+
+PLANS = st.lists(
+    st.builds(
+        Plan,
+        comes_at_step=st.integers(0, 20),
+        prompt=IDS,
+        answer=IDS,
+        max_tokens=st.integers(1, 12),
+        goes_at_step=st.one_of(st.none(), st.integers(0, 30)),
+        while_a_step_runs=st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@dataclass
+class Outcome:
+    ends: dict[str, list[EngineRequest]] = field(default_factory=dict)
+    said: dict[str, list[int]] = field(default_factory=dict)
+    iteration_tokens: int = 0
+    steps: int = 0
+
+    def note(self, ended):
+        if ended:
+            self.ends.setdefault(ended.id, []).append(ended)
+
+
+def check_the_books(engine):
+    """Look inside: blocks, queue and batch must agree at any moment."""
+    pool = engine._pool
+    held = {block for each in engine._running for block in each.blocks}
+    assert pool.free + len(pool._holders) == engine.config.num_gpu_blocks - 1
+    assert len(pool._holders) == len(held)
+    assert 0 not in held
+    assert not any(each.blocks for each in engine._waiting)
+    assert engine.running <= engine.config.max_num_seqs
+    assert 0 <= engine.kv_usage <= 1
+    for each in engine._running:
+        assert each.computed <= len(each.blocks) * engine.config.block_size
+
+
+def abort_those_who_go(engine, plans, outcome, now, *, while_a_step_runs):
+    for number, plan in enumerate(plans):
+        if plan.goes_at_step == outcome.steps and plan.while_a_step_runs == while_a_step_runs:
+            outcome.note(engine.abort(str(number), now))
+
+
+def drive(config, plans):
+    engine, outcome, now = EngineCore(config), Outcome(), 0.0
+    last_arrival = max(plan.comes_at_step for plan in plans)
+    for _ in range(3000):
+        for number, plan in enumerate(plans):
+            if plan.comes_at_step == outcome.steps:
+                engine.submit(
+                    EngineRequest(
+                        id=str(number),
+                        prompt_ids=plan.prompt,
+                        max_tokens=plan.max_tokens,
+                        output_ids=plan.answer,
+                        arrived_at=now,
+                    )
+                )
+        abort_those_who_go(engine, plans, outcome, now, while_a_step_runs=False)
+        step = engine.plan(now)
+        check_the_books(engine)
+        if step is None and outcome.steps >= last_arrival:
+            return engine, outcome
+        if step:
+            assert step.prefill_tokens + step.decode_tokens <= config.max_num_batched_tokens
+            assert len(step.work) <= config.max_num_seqs
+            assert (step.duration_s > 0) == bool(step.work)
+            abort_those_who_go(engine, plans, outcome, now, while_a_step_runs=True)
+            now += step.duration_s
+            for told in engine.finish(step, now):
+                if told.waited_s is not None:
+                    said = outcome.said.setdefault(told.request.id, [])
+                    said.append(told.request.ids[-1])
+                    assert told.output_tokens == len(said)
+                outcome.note(told.request if told.reason else None)
+            check_the_books(engine)
+            outcome.iteration_tokens += engine.iteration_tokens
+        outcome.steps += 1
+    raise AssertionError("the engine did not come to an end")
+
+
+def shared_length(one, other):
+    for length, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return length
+    return min(len(one), len(other))
+
+
+@settings(max_examples=150, deadline=None)
+@given(CONFIGS, PLANS)
+def test_every_request_ends_once_with_the_tokens_it_was_to_say(config, plans):
+    engine, outcome = drive(config, plans)
+    assert set(outcome.ends) == {str(number) for number in range(len(plans))}
+    assert all(len(ends) == 1 for ends in outcome.ends.values())
+    assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0)
+    usable = (config.num_gpu_blocks - 1) * config.block_size
+    for number, plan in enumerate(plans):
+        (end,) = outcome.ends[str(number)]
+        said = outcome.said.get(str(number), [])
+        assert tuple(said) == plan.answer[: len(said)]
+        assert end.output_tokens == len(said)
+        room = config.max_model_len - len(plan.prompt)
+        whole = min(plan.max_tokens, len(plan.answer), room)
+        if end.reason == "abort":
+            assert plan.goes_at_step is not None
+            assert len(said) < whole or whole < 1
+        elif end.reason == "error":
+            # too long for the model, or the KV of all but the last token said has no place
+            assert room < 1 or len(plan.prompt) + len(said) > usable
+            assert end.error
+        else:
+            assert len(said) == whole
+            assert end.reason == ("stop" if whole == len(plan.answer) else "length")
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONFIGS, PLANS)
+def test_the_counters_are_the_sums_over_the_finished_requests(config, plans):
+    engine, outcome = drive(config, plans)
+    ends = [end for (end,) in outcome.ends.values()]
+    started = [end for end in ends if end.scheduled_at is not None]
+    answered = [end for end in ends if end.first_token_at is not None]
+    assert engine.generation_tokens_total == sum(end.output_tokens for end in ends)
+    assert engine.prompt_tokens_total == sum(len(end.prompt_ids) for end in answered)
+    assert engine.prompt_tokens_cached_total == sum(end.cached_tokens for end in answered)
+    assert engine.preemptions_total == sum(end.preemptions for end in ends)
+    computed = sum(len(end.prompt_ids) - end.cached_tokens for end in answered)
+    assert outcome.iteration_tokens == computed + engine.generation_tokens_total
+    looked_up = sum(len(end.prompt_ids) for end in started) if config.prefix_caching else 0
+    assert engine.prefix_queries_total == looked_up
+    assert engine.prefix_hits_total == sum(end.cached_tokens for end in ends)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONFIGS, PLANS)
+def test_the_prefix_cache_finds_full_blocks_of_what_others_said_and_nothing_else(config, plans):
+    _, outcome = drive(config, plans)
+    for number, plan in enumerate(plans):
+        (end,) = outcome.ends[str(number)]
+        longest = max(
+            (
+                shared_length(plan.prompt, other.prompt + other.answer)
+                for index, other in enumerate(plans)
+                if index != number
+            ),
+            default=0,
+        )
+        assert end.cached_tokens <= min(longest, len(plan.prompt) - 1)
+        assert end.cached_tokens % config.block_size == 0
+        assert config.prefix_caching or end.cached_tokens == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(CONFIGS, PLANS)
+def test_times_follow_each_other_and_first_come_is_first_served(config, plans):
+    _, outcome = drive(config, plans)
+    starts = []
+    in_order_of_arrival = sorted(range(len(plans)), key=lambda each: plans[each].comes_at_step)
+    for number in in_order_of_arrival:
+        (end,) = outcome.ends[str(number)]
+        times = [end.arrived_at, end.scheduled_at, end.first_token_at, end.last_token_at]
+        times = [each for each in (*times, end.ended_at) if each is not None]
+        assert times == sorted(times)
+        if end.scheduled_at is not None:
+            starts.append(end.scheduled_at)
+    assert starts == sorted(starts)
+
+
+def test_the_longest_unused_block_is_forgotten_first_and_a_prefix_after_what_followed_it():
+    pool = BlockPool(4)
+    one, two, three = pool.take(3)
+    for block, its_hash in ((one, 100), (two, 200), (three, 300)):
+        pool.remember(block, its_hash)
+    pool.release([three])
+    pool.release([one, two])
+    # eviction order: 3, then 2 (released last-first), then 1
+    assert pool.take(1) == [three]
+    assert pool.match([300]) == []
+    assert pool.take(1) == [two]
+    assert pool.match([100, 200]) == [one]
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 5), st.integers(0, 50))
+def test_hashes_worked_out_in_two_goes_are_the_same(ids, size, first):
+    full = len(ids) // size
+    whole = block_hashes(ids, size, blocks=full)
+    begun = block_hashes(ids, size, blocks=min(first, full))
+    assert block_hashes(ids, size, known=begun, blocks=full) == whole
+    assert whole[: len(begun)] == begun
+
+
+class PoolAgainstBookkeeping(RuleBasedStateMachine):
+    """Any order of taking, sharing and giving back keeps the books."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = BlockPool(9)
+        self.holders: list[list[int]] = []
+        self.next_hash = 1
+
+    @rule(count=st.integers(0, 5))
+    def take(self, count):
+        free = self.pool.free
+        blocks = self.pool.take(count)
+        assert (blocks is None) == (count > free)
+        if blocks:
+            assert not {each for held in self.holders for each in held} & set(blocks)
+            self.holders.append(blocks)
+            for block in blocks:
+                self.pool.remember(block, self.next_hash)
+                self.next_hash += 1
+
+    @rule(its_hash=st.integers(1, 60))
+    def share_what_is_known(self, its_hash):
+        matched = self.pool.match([its_hash])
+        if matched and self.pool.fits(matched, 0):
+            self.pool.share(matched)
+            self.holders.append(matched)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def release(self, data):
+        index = data.draw(st.integers(0, len(self.holders) - 1))
+        self.pool.release(self.holders.pop(index))
+
+    @invariant()
+    def every_block_is_either_free_or_held(self):
+        held = {each for blocks in self.holders for each in blocks}
+        assert self.pool.free + len(held) == self.pool.usable == 8
+
+
+TestPoolAgainstBookkeeping = PoolAgainstBookkeeping.TestCase
+TestPoolAgainstBookkeeping.settings = settings(max_examples=40, stateful_step_count=30)

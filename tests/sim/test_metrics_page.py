@@ -1,13 +1,9 @@
 """The simulated `/metrics` page: every line of the recorded one, and numbers that follow from what was served."""
 
-import re
 from typing import Any
 
-import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
-from support.recordings import recorded
-from support.simulated import numbers_of
 
 from toolkit.sim.engine import EngineCore, EngineRequest
 from toolkit.sim.metrics_page import (
@@ -15,7 +11,6 @@ from toolkit.sim.metrics_page import (
     HttpMetrics,
     observations,
     page,
-    process_page,
 )
 from toolkit.sim.presets import Dialect, Setup, setup_for
 
@@ -34,15 +29,6 @@ def core(setup: Setup) -> tuple[EngineCore, EngineMetrics]:
 def written(dialect: Dialect = "v1", **changes: Any) -> str:
     setup = setup_of(dialect, **changes)
     return page(setup, [core(setup)], HttpMetrics(dialect, START_S)).decode()
-
-
-def names_of(text: str) -> list[str]:
-    """Each line without its number; the labels' values of cache_config_info are the model's, not ours."""
-    lines = [
-        line if line.startswith("#") else line.rpartition(" ")[0] for line in text.splitlines()
-    ]
-    own = ("vllm:cache_config_info{", "python_info{")
-    return [re.sub(r'="[^"]*"', "", line) if line.startswith(own) else line for line in lines]
 
 
 def recorded_requests(dialect: Dialect = "v1") -> HttpMetrics:
@@ -67,32 +53,6 @@ def recorded_requests(dialect: Dialect = "v1") -> HttpMetrics:
             now_s=START_S + 1,
         )
     return http
-
-
-def test_every_line_of_the_recorded_page_is_there_in_its_order() -> None:
-    setup = setup_of()
-    process = process_page(START_S, 0.0)
-    ours = names_of(page(setup, [core(setup)], recorded_requests(), process).decode())
-    assert ours == names_of(recorded("metrics_after_load.txt").decode())
-    assert len(ours) > 600  # or the recording was cut
-
-
-@pytest.mark.parametrize(
-    ("length", "edges"),
-    [
-        (512, [1, 2, 5, 10, 20, 50, 100, 200, 500]),
-        (200, [1, 2, 5, 10, 20, 50, 100, 200]),
-        (199, [1, 2, 5, 10, 20, 50, 100]),
-        (1, [1]),
-    ],
-)
-def test_token_buckets_go_one_two_five_up_to_the_models_length(
-    length: int, edges: list[int]
-) -> None:
-    metrics = EngineMetrics("v1", length, START_S)
-    for name in ("request_prompt_tokens", "request_prefill_kv_computed_tokens"):
-        *finite, last = metrics.histograms[f"vllm:{name}"].buckets
-        assert (list(map(float, finite)), last) == (edges, "+Inf")
 
 
 def ended(**changes: Any) -> EngineRequest:
@@ -156,20 +116,6 @@ def two_requests(dialect: Dialect = "v1") -> bytes:
         now += step.duration_s
         metrics.count(engine, engine.finish(step, now))
     return page(setup, [(engine, metrics)], recorded_requests(dialect))
-
-
-def test_v0_counts_under_its_own_names() -> None:
-    numbers = numbers_of(two_requests("v0").decode())
-    expected = {
-        "vllm:tokens_total": 58,
-        "vllm:time_per_output_token_seconds_count": 3,
-        "vllm:time_in_queue_requests_sum": 1,
-        "vllm:gpu_prefix_cache_hit_rate": 0,
-        "vllm:cpu_prefix_cache_hit_rate": -1,
-    }
-    assert {name: numbers[name + '{model_name="tiny"}'] for name in expected} == expected
-    off = numbers_of(written("v0", prefix_caching=False))
-    assert off['vllm:gpu_prefix_cache_hit_rate{model_name="tiny"}'] == -1
 
 
 def test_rust_speaks_openmetrics_that_its_own_parser_reads() -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from toolkit.sim.engine import EngineConfig, EngineCore, EngineRequest
-from toolkit.sim.presets import BOTTLENECKS, CONTEST, PRESETS, SETTINGS, setup_for, setups_for
+from toolkit.sim.presets import BOTTLENECKS, CONTEST, PRESETS, setup_for
 
 CLIENTS = 64
 PROMPT_TOKENS = 25
@@ -63,26 +63,6 @@ def test_a_saturated_model_is_as_fast_as_it_was_in_the_contest(name, expected):
     assert speed == pytest.approx(expected, rel=0.024)
 
 
-def test_a_model_with_few_kv_blocks_runs_few_requests_and_preempts():
-    small, large = (
-        EngineCore(setup_for("fp8")),
-        EngineCore(setup_for("gptq-int4")),
-    )
-    for engine in (small, large):
-        for number in range(64):
-            engine.submit(request(number, 0.0))
-        now = 0.0
-        for _ in range(240):
-            step = engine.plan(now)
-            now += step.duration_s
-            engine.finish(step, now)
-    # 25 + 240 tokens are 17 blocks: 396 / 17 = 23 requests, and 1,096 / 17 = 64
-    assert small.running == 23
-    assert small.preemptions_total >= 64 - 23
-    assert large.running == 64
-    assert large.preemptions_total == 0
-
-
 def test_cold_requests_wait_407_times_as_long_as_warm_ones():
     engine = EngineCore(setup_for("cold", jitter=0.0))
     cold = first_token_s(engine, 0, 64, 0.0)
@@ -136,21 +116,6 @@ def test_a_setting_that_cannot_be_is_refused(changes: dict[str, object], message
         setup_for("fp8", **changes)
 
 
-def test_what_the_command_line_has_options_for_is_no_setting() -> None:
-    assert {"num_gpu_blocks", "response_cache", "model", "cache_header"} <= set(SETTINGS)
-    assert not {"name", "port", "api_key", "later"} & set(SETTINGS)
-    assert "secret" not in repr(setup_for("awq", api_key="secret"))
-
-
-def test_a_change_holds_also_for_what_a_switcher_becomes() -> None:
-    switcher = setup_for("switcher", model="tiny", time_scale=0.5)
-    assert (switcher.name, switcher.num_gpu_blocks, switcher.down_for_s) == ("switcher", 499, 300)
-    later = switcher.later
-    assert later is not None
-    assert (later.name, later.model, later.time_scale) == ("gptq-int4", "tiny", 0.5)
-    assert (later.num_gpu_blocks, later.down_for_s) == (1097, 0)
-
-
 def test_only_the_named_trick_is_played() -> None:
     plain = setup_for("gptq-int4")
     for name, changed in (
@@ -171,26 +136,3 @@ def test_every_preset_can_be_served(name: str) -> None:
     assert (setup.num_gpu_blocks - 1) * setup.block_size >= setup.max_model_len
     assert (setup.name, bool(setup.summary)) == (name, True)
     assert not set(BOTTLENECKS) & set(CONTEST)
-
-
-def test_a_fleet_is_named_and_counts_up_its_ports_and_seeds() -> None:
-    setups = setups_for(["cached", "alice=fp8"], port=9000, seed=5)
-    told = {name: (each.name, each.port, each.seed) for name, each in setups.items()}
-    assert told == {"cached": ("cached", 9000, 5), "alice": ("fp8", 9001, 6)}
-    assert [each.port for each in setups_for(["a=awq", "b=awq"]).values()] == [0, 0]
-    assert tuple(setups_for([])) == CONTEST
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["awq", "awq"], "`awq` stands twice"),
-        (["a=nobody"], "`nobody` is no personality"),
-        (["a b=awq"], "`a b` is no name"),
-        (["#=awq"], "is no name"),
-        (["a=b=awq"], "`a=b` is no name"),
-    ],
-)
-def test_names_that_no_hosts_file_could_hold_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        setups_for(words)

@@ -78,33 +78,8 @@ def test_a_process_that_stalled_catches_up_on_a_twentieth_of_a_second_only(
     assert times == pytest.approx(expected)
 
 
-def test_an_idle_engine_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    async def idle(core: Core) -> None:
-        monkeypatch.setattr(core.engine, "plan", asked.append)
-        task = asyncio.create_task(core.run())
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(idle(Core(setup_for(), 0, 0.0)))
-    assert len(asked) == 1
-
-
 def test_requests_take_turns_on_the_one_core() -> None:
     cpu = FrontCpu()
     # three at once of 0.25 s each; a fourth that comes when all is quiet waits for nobody
     assert [cpu.through_at(10.0, 0.25) for _ in range(3)] == [10.25, 10.5, 10.75]
     assert cpu.through_at(12.0, 0.25) == 12.25
-
-
-def test_cpu_time_is_counted_as_it_is_spent_and_not_when_it_is_asked_for() -> None:
-    cpu = FrontCpu()
-    for _ in range(4):
-        cpu.through_at(0.0, 0.5)
-    # of two seconds of turns, one is over after a second; after three all are
-    assert cpu.spent_s(1.0) == 1.0
-    assert cpu.spent_s(3.0) == 2.0
-    # a core is never busier than a core: from 0 to 2 exactly 2
-    assert cpu.spent_s(2.0) - cpu.spent_s(0.0) == 2.0

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from support.recordings import recorded
 
-from toolkit.sim import answers
-from toolkit.sim.answers import Kind, Token
+from toolkit.sim.answers import Kind
 from toolkit.sim.presets import setup_for
-from toolkit.sim.validation import Refused, TextRequest, read_request, read_tokenize
+from toolkit.sim.validation import Refused, TextRequest, read_request
 
 SETUP = setup_for(model="tiny", max_model_len=512)
 JSON = "application/json"
@@ -27,57 +25,6 @@ def refused(body: object, kind: Kind | None = "chat", status: int = 400) -> str:
     error = json.loads(refusal.value.body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return str(error["message"])
-
-
-@pytest.mark.parametrize("kind", ["chat", "text"])
-def test_text_that_json_must_escape_arrives_as_it_was_said(kind: answers.Kind) -> None:
-    reply = answers.AnswerFrame(
-        kind=kind,
-        id="chatcmpl-1",
-        created_s=1,
-        model='a "" model\\',
-        fingerprint="vllm",
-        prompt_tokens=1,
-    )
-    piece = '"" \\ \n {} é 漢'
-    chunk = answers.token_chunk(reply, Token(piece, 1), with_usage=False, last_word=True)
-    told = json.loads(chunk.removeprefix(b"data: "))
-    (choice,) = told["choices"]
-    assert (choice["delta"]["content"] if kind == "chat" else choice["text"]) == piece
-    assert told["model"] == reply.model
-
-
-def test_another_content_type_than_json_is_refused_in_the_recorded_words() -> None:
-    with pytest.raises(Refused) as refusal:
-        accepted({"messages": QUESTION}, content_type="text/plain")
-    assert refusal.value.body == recorded("err_wrong_ctype.body")
-
-
-def test_a_charset_beside_the_content_type_is_welcome() -> None:
-    assert accepted({"messages": QUESTION}, content_type="application/json; charset=utf-8")
-
-
-def test_invocations_take_a_chat_or_a_text() -> None:
-    assert accepted({"messages": QUESTION}, None).kind == "chat"
-    assert accepted({"prompt": "hi"}, None).kind == "text"
-    assert "body.messages" in refused({}, None)
-
-
-def test_stream_options_are_read_only_for_a_stream() -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    streamed = accepted({"messages": QUESTION, "stream": True, "stream_options": options})
-    read = streamed.fields.stream_options
-    assert read is not None
-    assert (read.include_usage, read.continuous_usage_stats) == (True, True)
-    assert "stream=True" in refused({"messages": QUESTION, "stream_options": options})
-
-
-def test_messages_may_come_in_parts_and_without_text() -> None:
-    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-    in_parts = accepted({"messages": [{"role": "user", "content": parts}]})
-    assert in_parts.prompt_ids == accepted({"messages": QUESTION}).prompt_ids
-    empty = accepted({"messages": [{"role": "assistant", "content": None}]})
-    assert len(empty.prompt_ids) == 8
 
 
 @pytest.mark.parametrize(
@@ -109,23 +56,6 @@ def test_nonsense_is_refused_and_named(body: object, words: str) -> None:
 @pytest.mark.parametrize("prompt", [None, "", [], [-1], [10**30], ["a", "b"], 5, {}])
 def test_a_prompt_that_is_none_is_refused(prompt: object) -> None:
     assert refused({"prompt": prompt}, "text")
-
-
-def test_half_a_surrogate_pair_breaks_nothing() -> None:
-    unknown = b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}'
-    assert "model `?` does not exist" in refused(unknown, status=404)
-    assert accepted(b'{"messages": [{"role": "user", "content": "\\ud800"}]}').prompt_ids
-
-
-def test_tokenize_takes_a_prompt_or_messages() -> None:
-    assert (
-        read_tokenize(b'{"prompt": "hi"}', JSON, SETUP)
-        == accepted({"prompt": "hi"}, "text").prompt_ids
-    )
-    chat = read_tokenize(json.dumps({"messages": QUESTION}).encode(), JSON, SETUP)
-    assert chat == accepted({"messages": QUESTION}).prompt_ids
-    with pytest.raises(Refused):
-        read_tokenize(b"{}", JSON, SETUP)
 
 
 @pytest.mark.parametrize(
