@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import PATIENCE_S, run
+from contract.harness.programs import PATIENCE_S, TOOLKIT, run
 from support.proxied import ASKED as TINY
 from support.proxy_verb import ask, proxying
 from support.sim_fleet import running
@@ -178,7 +178,7 @@ def test_a_signal_ends_it_though_nobody_reads_what_it_says(workers: int, tmp_pat
     words = f"--upstream http://127.0.0.1:9 --workers {workers} --port 0 --admin-port 0"
     """As behind `2>&1 | head`."""
     process = subprocess.Popen(
-        [*COMMAND, *words.split(), "--cache-file", str(tmp_path / "cache.db")],
+        [TOOLKIT, "proxy", *words.split(), "--cache-file", str(tmp_path / "cache.db")],
         cwd=tmp_path,
         env=os.environ,
         stdin=subprocess.DEVNULL,

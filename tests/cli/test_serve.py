@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.served import free_ports
+from contract.harness.programs import free_port
 
 from toolkit.cli import main
 from toolkit.cli.serve.events import ServeEvents, blast_on
@@ -52,7 +52,7 @@ def test_what_nobody_can_mean_is_a_wrong_command_line(words: str) -> None:
 
 
 def test_check_says_what_the_stack_means_and_starts_nothing() -> None:
-    port, *_ = free_ports(1)
+    port = free_port()
     done = serve("--sim", "fp8", "--port", str(port), "--served-name", "m", "--check")
     assert done.exit_code == 0, done.output
     assert f"Proxy on http://127.0.0.1:{port}" in done.stderr
