@@ -172,7 +172,7 @@ def test_requests_without_times_are_not_chosen_by_time() -> None:
     Path("bodies.jsonl").write_text(bodies("Hi"))
     result = toolkit("workload", "--from", "bodies.jsonl", "--since", "14:32")
     assert result.exit_code == 1
-    assert "`bodies.jsonl` does not tell when its requests came" in result.stderr
+    assert "`bodies.jsonl` does not say when its requests came" in result.stderr
 
 
 def test_a_traces_own_clock_beside_a_calendar_is_told() -> None:

@@ -1,18 +1,13 @@
-"""When requests arrive: rate, clocks and burstiness against known processes; how many are under way, by hand."""
+"""When requests arrive: rate, clocks, burstiness and the law of gaps against known processes; how many are under way, by hand."""
+
+import math
 
 import numpy as np
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.arrivals import (
-    arrivals,
-    burstiness,
-    chi_squared,
-    concurrency,
-    dispersion,
-    resolution_s,
-    under_way,
-)
+from toolkit.workload import summarise
+from toolkit.workload.arrivals import Arrivals, Concurrency, Fit, arrivals, fits
 
 START = 1_790_000_000.0
 """A day of today: floats of such seconds are exact to 2.4e-7 only."""
@@ -23,60 +18,45 @@ def poisson(rate: float, seconds: float, seed: int = 0) -> np.ndarray:
     return START + np.sort(rng.random(rng.poisson(rate * seconds))) * seconds
 
 
-def test_the_rate_counts_gaps_not_requests() -> None:
-    found = arrivals(np.array([5.0, 5.5, 6.0, 6.5, 7.0]))
+def at(*ts: float) -> Arrivals:
+    return arrivals(np.array(ts))
+
+
+def test_the_rate_counts_gaps_and_the_peak_is_that_of_any_second() -> None:
+    found = at(5.0, 5.5, 6.0, 6.5, 7.0)
     assert (found.first_ts, found.last_ts, found.duration_s) == (5.0, 7.0, 2.0)
     assert found.requests_per_s == 2.0  # 4 gaps in 2 s
-
-
-def test_the_peak_is_that_of_any_second_wherever_it_begins() -> None:
     # 4 requests from 10.6 to 11.5: no second of the clock has more than 2
-    found = arrivals(np.array([1.0, 10.6, 10.9, 11.1, 11.5, 20.0]))
-    assert found.peak_requests_per_s == 4
-
-
-def test_the_series_counts_each_second_from_the_first_arrival_on() -> None:
-    found = arrivals(np.array([100.5, 100.9, 101.4, 101.6, 104.0]))
-    assert found.series is not None
-    assert (found.series.bin_s, found.series.requests) == (1.0, (3, 1, 0, 1))
-
-
-def test_a_long_capture_has_longer_bins_and_a_clock_that_jumped_no_endless_series() -> None:
-    day = arrivals(np.array([0.0, 86_400.0])).series
-    jumped = arrivals(np.array([0.0, 1.0, 1.8e9])).series
-    assert day is not None
-    assert jumped is not None
-    assert (day.bin_s, len(day.requests), sum(day.requests)) == (60.0, 1441, 2)
-    assert len(jumped.requests) <= 3600
-    assert sum(jumped.requests) == 3
-
-
-def test_dispersion_is_variance_over_mean_of_whole_windows() -> None:
-    # ten whole windows of a second with 2, 0, 2, 0 ... and a last arrival that begins an eleventh:
-    # mean 1, variance 10 * 1 / 9
-    ts = np.sort(np.r_[[w + part for w in range(0, 10, 2) for part in (0.0, 0.5)], 10.0])
-    found = dispersion(ts, 1.0)
-    assert found is not None
-    assert (found.windows, found.index) == (10, pytest.approx(10 / 9))
-    counts = [2, 0] * 5
-    assert found.index == pytest.approx(np.var(counts, ddof=1) / np.mean(counts))
-
-
-def test_fewer_than_ten_windows_have_no_dispersion() -> None:
-    assert dispersion(np.array([0.0, 9.9]), 1.0) is None
-    assert dispersion(np.array([0.0, 10.0]), 1.0) is not None
-    assert [one.window_s for one in arrivals(np.arange(0, 150.0, 0.5)).dispersion] == [1.0, 10.0]
+    assert at(1.0, 10.6, 10.9, 11.1, 11.5, 20.0).peak_requests_per_s == 4
 
 
 @pytest.mark.parametrize(
-    ("freedom", "deviations", "expected"),
-    # printed tables of chi-squared: 99.9 % at 10 and 100, 97.5 % at 30, 0.1 % at 100
-    [(10, 3.0902, 29.588), (100, 3.0902, 149.449), (30, 1.95996, 46.979), (100, -3.0902, 61.918)],
+    ("ts", "bin_s", "requests"),
+    [
+        # each second from the first arrival on
+        ((100.5, 100.9, 101.4, 101.6, 104.0), 1.0, (3, 1, 0, 1)),
+        # a long capture has longer bins, and a clock that jumped no endless series
+        ((0.0, 86_400.0), 60.0, (1, *[0] * 1439, 1)),
+        ((0.0, 1.0, 1.8e9), 86_400.0, (2, *[0] * 3598, 1)),
+    ],
 )
-def test_the_bounds_are_those_of_chi_squared_tables(
-    freedom: int, deviations: float, expected: float
-) -> None:
-    assert chi_squared(freedom, deviations) == pytest.approx(expected, rel=0.01)
+def test_the_series_counts_each_bin(ts: tuple[float, ...], bin_s: float, requests: tuple) -> None:
+    series = at(*ts).series
+    assert series is not None
+    assert (series.bin_s, series.requests) == (bin_s, requests)
+
+
+def test_dispersion_is_variance_over_mean_of_whole_windows() -> None:
+    # 101 whole windows of a second with 2, 0, 2, 0 ... and a last arrival that begins another
+    found, *_ = at(*(w + part for w in range(0, 101, 2) for part in (0.0, 0.5)), 101.0).dispersion
+    assert (found.window_s, found.windows) == (1.0, 101)
+    counts = [2, 0] * 50 + [2]
+    assert found.index == pytest.approx(np.var(counts, ddof=1) / np.mean(counts))
+    # printed tables of chi-squared with 100 degrees of freedom: 0.05 % and 99.95 %
+    assert found.low == pytest.approx(0.59896, rel=0.01)
+    assert found.high == pytest.approx(1.53167, rel=0.01)
+    assert at(0.0, 9.9).dispersion == ()
+    assert [one.window_s for one in arrivals(np.arange(0, 150.0, 0.5)).dispersion] == [1.0, 10.0]
 
 
 def test_poisson_arrivals_are_called_so_and_have_a_cv_of_one() -> None:
@@ -90,14 +70,11 @@ def test_bunches_are_burstier_and_a_metronome_is_smoother() -> None:
     rng = np.random.default_rng(0)
     bunches = np.sort((rng.integers(0, 600, 300)[:, None] + rng.random((300, 20)) * 0.2).ravel())
     found = arrivals(START + bunches)
-    assert found.burstiness == "burstier"
-    assert found.gap_cv is not None
-    assert found.gap_cv > 2
-    assert found.fits[0].shape < 1
+    assert (found.burstiness, found.fits[0].shape < 1) == ("burstier", True)
+    assert (found.gap_cv or 0) > 2
     ticks = arrivals(START + np.arange(0, 100, 0.1) + rng.random(1000) * 0.01)
     assert ticks.burstiness == "smoother"
-    assert ticks.gap_cv is not None
-    assert ticks.gap_cv < 0.2
+    assert (ticks.gap_cv or 1) < 0.2
 
 
 def test_a_rate_that_doubles_for_minutes_is_bursty_though_every_second_looks_like_chance() -> None:
@@ -108,91 +85,153 @@ def test_a_rate_that_doubles_for_minutes_is_bursty_though_every_second_looks_lik
 
 
 def test_a_difference_that_is_sure_but_small_is_not_called_bursty() -> None:
-    # 200,000 windows of a negative binomial with variance 1.1 times its mean
-    counts = np.random.default_rng(1).negative_binomial(10, 10 / 11, 20_000)
-    ts = np.repeat(np.arange(20_000.0), counts) + 0.5
-    found = dispersion(ts, 1.0)
-    assert found is not None
-    assert found.high < found.index < 1.25
-    assert burstiness((found,), ())[0] == "poisson"
+    # 20,000 windows of a negative binomial with variance 1.1 times its mean, each at its own moment of a day
+    counts = np.random.default_rng(2).negative_binomial(10, 10 / 11, 20_000)
+    found = arrivals(np.repeat(np.arange(20_000.0), counts) + 0.5)
+    assert found.dispersion[0].high < found.dispersion[0].index < 1.25
+    assert found.burstiness == "poisson"
 
 
 def test_in_a_capture_of_seconds_the_gaps_decide() -> None:
     rng = np.random.default_rng(2)
-    heavy = arrivals(START + np.cumsum(rng.weibull(0.5, 2000) * 0.001))
-    plain = arrivals(START + np.cumsum(rng.exponential(0.002, 2000)))
-    steady = arrivals(START + np.cumsum(rng.gamma(9, 0.0003, 2000)))
-    assert not heavy.dispersion
-    found = [one.burstiness for one in (heavy, plain, steady)]
-    assert found == ["burstier", "poisson", "smoother"]
+    gaps = (
+        rng.weibull(0.5, 2000) * 0.001,
+        rng.exponential(0.002, 2000),
+        rng.gamma(9, 0.0003, 2000),
+    )
+    found = [arrivals(START + np.cumsum(each)) for each in gaps]
+    assert not found[0].dispersion
+    assert [one.burstiness for one in found] == ["burstier", "poisson", "smoother"]
 
 
-def test_all_at_the_same_instant_have_no_rate_and_a_reason() -> None:
+def test_too_few_requests_have_a_reason_instead_of_a_rate() -> None:
     found = arrivals(np.full(50, START))
     assert (found.requests_per_s, found.gap_cv, found.burstiness) == (None, None, None)
     assert (found.peak_requests_per_s, found.fits, found.dispersion) == (50, (), ())
     assert found.why == "all arrived at the same instant"
+    assert (at(START).why, at().why, at().duration_s) == (
+        "one request has no rate",
+        "no requests",
+        None,
+    )
+    two = at(START, START + 0.5)
+    assert two.requests_per_s == pytest.approx(2)
+    assert (two.gap_cv, two.burstiness) == (None, None)
 
 
-def test_one_request_and_none_have_their_own_reasons() -> None:
-    assert arrivals(np.array([START])).why == "one request has no rate"
-    assert arrivals(np.empty(0)).why == "no requests"
-    assert arrivals(np.empty(0)).duration_s is None
-
-
-def test_two_requests_have_a_rate_and_no_more() -> None:
-    found = arrivals(np.array([START, START + 0.5]))
-    assert found.requests_per_s == pytest.approx(2)
-    assert (found.gap_cv, found.burstiness) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("step", "told"), [(60, 60.0), (1, 1.0), (0.1, 0.1), (0.001, 0.001), (1e-6, 1e-6)]
-)
-def test_the_clocks_step_is_found(step: float, told: float) -> None:
+@pytest.mark.parametrize("step", [60.0, 1.0, 0.1, 0.001, 1e-6])
+def test_the_clocks_step_is_found(step: float) -> None:
     ticks = np.random.default_rng(0).integers(0, 10**6, 1000)
-    assert resolution_s(np.sort(START - START % 60 + ticks * step)) == told
+    assert arrivals(np.sort(START - START % 60 + ticks * step)).resolution_s == step
 
 
 def test_times_in_whole_seconds_hide_the_law_of_the_gaps_but_not_bursts_of_minutes() -> None:
     found = arrivals(np.floor(poisson(20, 900)))
-    assert (found.resolution_s, found.fits) == (1.0, ())
-    assert found.burstiness == "poisson"
+    assert (found.resolution_s, found.fits, found.burstiness) == (1.0, (), "poisson")
     # of seconds without a gap, a coarse clock is fine enough: its gaps of 0 are at most half a step
     rare = arrivals(np.floor(poisson(0.05, 20_000)))
-    assert rare.resolution_s == 1.0
-    assert rare.fits
-    assert rare.burstiness == "poisson"
+    assert (rare.resolution_s, bool(rare.fits), rare.burstiness) == (1.0, True, "poisson")
 
 
-def test_concurrency_counted_from_answers_includes_the_arriving_one() -> None:
-    columns = arrived(list("abcd"), in_flight=[0, 1, 2, 9], latency_ms=1000.0)
-    found = concurrency(columns, 1.0, 5.0)
+# --- Laws of the gaps -----------------------------------------------------------------------------------
+
+
+def gamma_density(x: np.ndarray, shape: float, scale: float) -> np.ndarray:
+    return x ** (shape - 1) * np.exp(-x / scale) / (math.gamma(shape) * scale**shape)
+
+
+def weibull_density(x: np.ndarray, shape: float, scale: float) -> np.ndarray:
+    return shape / scale * (x / scale) ** (shape - 1) * np.exp(-((x / scale) ** shape))
+
+
+DENSITIES = {"gamma": gamma_density, "weibull": weibull_density}
+GAPS = {
+    "bunches": np.random.default_rng(5).gamma(0.02, 1.0, 300),
+    "bursts": np.random.default_rng(1).gamma(0.4, 2.0, 300),
+    "even": np.random.default_rng(2).gamma(6.0, 0.1, 300),
+    "heavy": np.random.default_rng(3).weibull(0.6, 300) * 3,
+    "poisson": np.random.default_rng(4).exponential(0.02, 300),
+}
+
+
+def best(gaps: np.ndarray, law: str) -> Fit:
+    return next(fit for fit in fits(gaps) if fit.law == law)
+
+
+@pytest.mark.parametrize("name", GAPS)
+@pytest.mark.parametrize("law", DENSITIES)
+def test_no_shape_and_scale_near_by_or_far_away_are_likelier(name: str, law: str) -> None:
+    gaps, density = GAPS[name], DENSITIES[law]
+    fit = best(gaps, law)
+
+    def likelihood(shape: float, scale: float) -> float:
+        return float(np.log(np.maximum(density(gaps, shape, scale), 1e-300)).sum())
+
+    # the densities are written out above, and know nothing of the code under test
+    assert fit.log_likelihood == pytest.approx(likelihood(fit.shape, fit.scale_s), abs=1e-6)
+    for shape in fit.shape * np.geomspace(0.3, 3, 41):
+        for scale in fit.scale_s * np.geomspace(0.3, 3, 41):
+            assert likelihood(shape, scale) <= fit.log_likelihood + 1e-9
+    # the grid's own best lies where the fit is: a likelihood that is always too high would pass the above
+    assert likelihood(fit.shape * 1.3, fit.scale_s) < fit.log_likelihood - 0.5
+
+
+def test_the_exponential_is_at_its_closed_form() -> None:
+    # mean 2: -30 * (ln 2 + 1) = -50.794; AIC 2 + 101.588
+    fit = best(np.array([1.0, 3.0] * 15), "exponential")
+    assert (fit.shape, fit.scale_s) == (1.0, 2.0)
+    assert fit.log_likelihood == pytest.approx(-30 * (math.log(2) + 1))
+    assert fit.aic == pytest.approx(2 + 60 * (math.log(2) + 1))
+
+
+def test_the_law_that_gaps_were_drawn_from_comes_first() -> None:
+    rng = np.random.default_rng(9)
+    for law, gaps, shape in (("gamma", rng.gamma(0.3, 1, 5000), 0.3), ("weibull", rng.weibull(0.4, 5000), 0.4)):  # fmt: skip
+        found = fits(gaps)
+        assert (found[0].law, found[0].shape) == (law, pytest.approx(shape, abs=0.02))
+    # for Poisson arrivals two parameters gain nothing
+    gaps = rng.exponential(0.5, 20_000)
+    assert best(gaps, "exponential").aic - fits(gaps)[0].aic < 10
+    for law in DENSITIES:
+        assert best(gaps, law).shape == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "gaps", [np.full(100, 0.25), np.full(29, 0.1) * np.arange(1, 30), np.r_[0.0, GAPS["even"]]]
+)
+def test_equal_gaps_few_gaps_and_a_gap_of_nothing_have_no_law(gaps: np.ndarray) -> None:
+    assert fits(gaps) == ()
+
+
+def test_a_silence_of_years_among_microseconds_is_still_fitted() -> None:
+    gaps = np.r_[np.full(60, 1e-6), 1e8]
+    assert all(math.isfinite(fit.aic) for fit in fits(gaps))
+    assert best(gaps, "gamma").shape < 0.1
+    assert best(gaps, "weibull").shape < 0.2
+
+
+# --- Requests under way ---------------------------------------------------------------------------------
+
+
+def concurrency(
+    prompts: object, ts: list[float] | None = None, latency_s: float | None = None, **each: object
+) -> Concurrency:
+    return summarise(arrived(list(prompts), ts=ts, **each), latency_s=latency_s).concurrency  # type: ignore[call-overload]
+
+
+def test_concurrency_is_what_was_counted_else_from_latencies_else_littles_else_unknown() -> None:
+    found = concurrency("abcd", in_flight=[0, 1, 2, 9], latency_ms=1000.0, latency_s=5.0)
     assert (found.basis, found.mean, found.p50, found.max) == ("in_flight", 4.0, 2, 10)
-
-
-def test_concurrency_from_measured_latencies_is_counted_at_each_arrival() -> None:
-    # ends: 2.5, 1.5, 7.0, 3.1
-    columns = arrived(list("abcd"), latency_ms=[2500.0, 500.0, 5000.0, 100.0])
-    assert under_way(columns.ts, columns.latency_s).tolist() == [1, 2, 2, 2]
-    found = concurrency(columns, 1.0, None)
+    # ends: 2.5, 1.5, 7.0, 3.1; so 1, 2, 2, 2 under way
+    found = concurrency("abcd", latency_ms=[2500.0, 500.0, 5000.0, 100.0])
     assert (found.basis, found.mean, found.max) == ("latency", 1.75, 2)
-
-
-def test_concurrency_from_a_given_latency_is_littles() -> None:
     # 11 arrivals a second apart, 3 s each: 1 * 3 under way; the request of 3 s ago has just ended
-    columns = arrived(range(11))
-    found = concurrency(columns, 1.0, 3.0)
+    found = concurrency(range(11), latency_s=3.0)
     assert (found.basis, found.mean, found.p99, found.max) == ("assumed_latency", 3.0, 3, 3)
-
-
-def test_concurrency_of_unknown_latency_is_unknown_with_its_reason() -> None:
-    found = concurrency(arrived(list("ab"), latency_ms=[5.0, None]), 1.0, None)
+    found = concurrency("ab", latency_ms=[5.0, None])
     assert (found.basis, found.mean, found.p99) == (None, None, None)
     assert "latencies are unknown" in found.why
-    assert concurrency(arrived([]), None, 1.0).why == "no requests"
-
-
-def test_a_burst_at_one_instant_is_under_way_all_at_once() -> None:
-    found = concurrency(arrived(range(40), ts=[7.0] * 40), None, 2.0)
+    assert concurrency("", latency_s=1.0).why == "no requests"
+    # a burst at one instant is under way all at once, and has no rate
+    found = concurrency(range(40), [7.0] * 40, 2.0)
     assert (found.mean, found.p50, found.max) == (None, 20, 40)

@@ -1,6 +1,6 @@
 """What the requests that arrived have in common, and what follows from it.
 
-read -> RequestSource -> columns -> RequestColumns -> summarise -> Workload -> page, figures (page.py)
+read -> RequestSource -> columns -> RequestColumns -> summarise -> Workload -> figures, page (page.py)
                                                    -> synthesis: a load profile; export: a trace
 """
 
@@ -9,11 +9,10 @@ from toolkit.workload.exports import export
 from toolkit.workload.forecast import hit_curve
 from toolkit.workload.prefixes import shared_prefix
 from toolkit.workload.readers import RequestSource, lines_of, read
-from toolkit.workload.summary import ReportSettings, Workload, summarise
+from toolkit.workload.summary import Workload, summarise
 from toolkit.workload.synthesis import synthesis
 
 __all__ = [
-    "ReportSettings",
     "RequestColumns",
     "RequestSource",
     "Workload",

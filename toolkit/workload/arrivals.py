@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.stats import rank
 from toolkit.units import digits
 from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.distribution import likeliest
-from toolkit.workload.lengths import at_rank
 
 Burstiness = Literal["burstier", "poisson", "smoother"]
 Law = Literal["exponential", "gamma", "weibull"]
@@ -110,18 +110,17 @@ def arrivals(ts: Numbers) -> Arrivals:
     """Describe rising times of arrival, seconds."""
     if not len(ts):
         return Arrivals(why="no requests")
-    first, last = float(ts[0]), float(ts[-1])
-    duration = last - first
+    duration = float(ts[-1] - ts[0])
     within_a_second = np.searchsorted(ts, ts + 1.0, side="left") - np.arange(len(ts))
-    bare = Arrivals(
-        first_ts=first,
-        last_ts=last,
+    found = Arrivals(
+        first_ts=float(ts[0]),
+        last_ts=float(ts[-1]),
         duration_s=duration,
         peak_requests_per_s=int(within_a_second.max()),
     )
     if duration <= 0:
         why = "one request has no rate" if len(ts) == 1 else "all arrived at the same instant"
-        return replace(bare, why=why)
+        return replace(found, why=why)
 
     bin_s = next(
         (width for width in SERIES_BINS_S if duration / width < SERIES_POINTS), SERIES_BINS_S[-1]
@@ -129,32 +128,26 @@ def arrivals(ts: Numbers) -> Arrivals:
     # a clock that jumped by years must not ask for a bin of each day since
     shown = np.minimum((ts - ts[0]) // bin_s, SERIES_POINTS - 1).astype(np.int64)
     gaps = np.diff(ts)
-    step = resolution_s(ts)
+    # the coarsest step that all times are multiples of; a float of 1.8e9 seconds is exact to 2.4e-7
+    step_s = next(
+        (step for step in STEPS_S if np.abs(ts / step - np.round(ts / step)).max() * step < 5e-7),
+        FINEST_S,
+    )
     # a gap of 0 was one of at most half a step
-    laws = fits(np.maximum(gaps, step / 2)) if step <= COARSE * gaps.mean() else ()
+    laws = fits(np.maximum(gaps, step_s / 2)) if step_s <= COARSE * gaps.mean() else ()
     dispersed = tuple(filter(None, (dispersion(ts, window) for window in WINDOWS_S)))
     verdict, why = burstiness(dispersed, laws)
     return replace(
-        bare,
+        found,
         requests_per_s=len(gaps) / duration,
         series=Series(bin_s=bin_s, requests=tuple(np.bincount(shown).tolist())),
-        resolution_s=step,
+        resolution_s=step_s,
         gap_cv=float(gaps.std() / gaps.mean()) if len(gaps) > 1 else None,
         dispersion=dispersed,
         fits=laws,
         burstiness=verdict,
         why=why,
     )
-
-
-def resolution_s(ts: Numbers) -> float:
-    """The coarsest step that all times are multiples of."""
-    for step in STEPS_S:
-        steps = ts / step
-        # a float of 1.8e9 seconds is exact to 2.4e-7
-        if np.abs(steps - np.round(steps)).max() * step < 5e-7:
-            return step
-    return FINEST_S
 
 
 def dispersion(ts: Numbers, window_s: float) -> Dispersion | None:
@@ -167,27 +160,21 @@ def dispersion(ts: Numbers, window_s: float) -> Dispersion | None:
     _, counts = np.unique(number[number < windows], return_counts=True)
     mean = float(counts.sum()) / windows
     variance = (float((counts.astype(float) ** 2).sum()) - windows * mean**2) / (windows - 1)
-    low, high = (chi_squared(windows - 1, side) / (windows - 1) for side in (-BEYOND, BEYOND))
+    # of chi-squared, the quantile as far out as this many standard deviations are (Wilson and Hilferty's cube)
+    part = 2 / (9 * (windows - 1))
+    low, high = (max(0.0, 1 - part + side * math.sqrt(part)) ** 3 for side in (-BEYOND, BEYOND))
     return Dispersion(window_s=window_s, windows=windows, index=variance / mean, low=low, high=high)
-
-
-def chi_squared(freedom: int, deviations: float) -> float:
-    """The quantile as far out as this many standard deviations are (Wilson and Hilferty's cube)."""
-    part = 2 / (9 * freedom)
-    return float(freedom * max(0.0, 1 - part + deviations * math.sqrt(part)) ** 3)
 
 
 def burstiness(
     dispersed: tuple[Dispersion, ...], laws: tuple[Fit, ...]
 ) -> tuple[Burstiness | None, str]:
     """Judge by the windows' counts; by the gaps' law where there are too few windows."""
-    varied = "counts of {:g} s vary {} times as much as chance has them"
-    for one in dispersed:
-        if one.index > max(one.high, 1 + MATTERS):
-            return "burstier", varied.format(one.window_s, digits(one.index))
-    for one in dispersed:
-        if one.index < min(one.low, 1 - MATTERS):
-            return "smoother", varied.format(one.window_s, digits(one.index))
+    burstier = [one for one in dispersed if one.index > max(one.high, 1 + MATTERS)]
+    smoother = [one for one in dispersed if one.index < min(one.low, 1 - MATTERS)]
+    for one in (*burstier, *smoother):
+        why = f"counts of {one.window_s:g} s vary {digits(one.index)} times as much as chance has them"
+        return "burstier" if burstier else "smoother", why
     if dispersed:
         return "poisson", f"counts of {dispersed[0].window_s:g} s vary about as chance has them"
     if not laws:
@@ -199,11 +186,8 @@ def burstiness(
     return side, f"{best.law} gaps of shape {best.shape:.2g}, by {plain.aic - best.aic:.0f} of AIC"
 
 
-# --- Laws of the gaps ----------------------------------------------------------------------------------
-
-
 def fits(gaps_s: Numbers) -> tuple[Fit, ...]:
-    """The laws, the best first; none for too few gaps, for a gap of 0, or where all gaps are equal."""
+    """Laws of the gaps, the best first; none for too few gaps, for a gap of 0, or where all gaps are equal."""
     if len(gaps_s) < FEWEST or gaps_s.min() <= 0:
         return ()
     logs = np.log(gaps_s)
@@ -212,33 +196,35 @@ def fits(gaps_s: Numbers) -> tuple[Fit, ...]:
     if spread < EVEN:
         return ()
 
-    def gamma(shape: float) -> float:
+    def gamma(log_shape: float) -> float:
         """A gap's mean log likelihood at the scale that is likeliest for this shape; so with the next."""
-        return shape * (math.log(shape) - 1 - spread) - math.lgamma(shape) - mean_log
+        shape = math.exp(log_shape)
+        return shape * (log_shape - 1 - spread) - math.lgamma(shape) - mean_log
 
-    def weibull(shape: float) -> float:
-        return math.log(shape) - shape * log_scale(shape) + (shape - 1) * mean_log - 1
+    def weibull(log_shape: float) -> float:
+        shape = math.exp(log_shape)
+        return log_shape - shape * log_scale(shape) + (shape - 1) * mean_log - 1
 
     def log_scale(shape: float) -> float:
         # by the largest gap: a power of a gap itself could overflow
         return top + math.log(float(np.exp(shape * (logs - top)).mean())) / shape
 
-    even = math.exp(likeliest(lambda log_shape: gamma(math.exp(log_shape)), *SHAPES))
-    steep = math.exp(likeliest(lambda log_shape: weibull(math.exp(log_shape)), *SHAPES))
-    found = [
-        Fit(
+    found = []
+    for law, log_likelihood, parameters in (
+        ("exponential", gamma, 1),
+        ("gamma", gamma, 2),
+        ("weibull", weibull, 2),
+    ):
+        log_shape = 0.0 if parameters == 1 else likeliest(log_likelihood, *SHAPES)
+        shape, each = math.exp(log_shape), log_likelihood(log_shape)
+        fit = Fit(
             law=law,  # type: ignore[arg-type]
             shape=shape,
-            scale_s=scale_s,
+            scale_s=math.exp(log_scale(shape)) if law == "weibull" else mean / shape,
             log_likelihood=len(logs) * each,
-            aic=2 * (1 if law == "exponential" else 2) - 2 * len(logs) * each,
+            aic=2 * parameters - 2 * len(logs) * each,
         )
-        for law, shape, scale_s, each in (
-            ("exponential", 1.0, mean, gamma(1.0)),
-            ("gamma", even, mean / even, gamma(even)),
-            ("weibull", steep, math.exp(log_scale(steep)), weibull(steep)),
-        )
-    ]
+        found.append(fit)
     return tuple(sorted(found, key=lambda fit: fit.aic))
 
 
@@ -267,16 +253,14 @@ def concurrency(
     if not len(columns):
         return Concurrency(basis=None, why="no requests")
     counted = columns.in_flight[~np.isnan(columns.in_flight)]
-    mean: float | None
+    mean: float | None = None
     if len(counted):
         basis: Basis = "in_flight"
         why = f"counted at {len(counted):,} of {len(columns):,} arrivals"
         found = counted.astype(np.int64) + 1
-        mean = float(found.mean())
     elif not np.isnan(columns.latency_s).any():
         basis, why = "latency", "from measured latencies"
         found = under_way(columns.ts, columns.latency_s)
-        mean = float(found.mean())
     elif latency_s is None:
         return Concurrency(basis=None, why="latencies are unknown, and none was given")
     else:
@@ -285,9 +269,15 @@ def concurrency(
         found = under_way(columns.ts, np.full(len(columns), latency_s))
         mean = None if requests_per_s is None else requests_per_s * latency_s
     ordered = np.sort(found)
-    p50, p95, p99 = (int(at_rank(ordered, share)) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (int(ordered[rank(len(ordered), share) - 1]) for share in (0.5, 0.95, 0.99))
     return Concurrency(
-        basis=basis, why=why, mean=mean, p50=p50, p95=p95, p99=p99, max=int(ordered[-1])
+        basis=basis,
+        why=why,
+        mean=mean if basis == "assumed_latency" else float(found.mean()),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        max=int(ordered[-1]),
     )
 
 

@@ -42,7 +42,7 @@ class RequestColumns:
     clients: tuple[str, ...]
     """By number: who."""
     prompt_tokens: Numbers
-    """By the answer's usage, else as told with the request."""
+    """By the answer's usage, else by the request itself."""
     output_tokens: Numbers
     ttft_s: Numbers
     latency_s: Numbers
@@ -60,17 +60,25 @@ class RequestColumns:
     """Requests beside these that were answered with 4xx or 5xx, by status: they say nothing of what is to be served."""
     identities: Identities = "bodies"
     arrivals: bool = True
-    """False: the source tells no times, a request's is its place."""
+    """False: the source has no times, a request's is its place."""
     beginnings: bool = True
-    """False: the source does not tell how prompts begin."""
+    """False: the source does not say how prompts begin."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def per_request(self, field: str) -> Numbers:
         """A number of Asked, for each request; NaN where it is None."""
-        told = np.array([getattr(one, field) for one in self.asked], dtype=float)
-        return told[self.exact] if len(self.asked) else np.empty(0)
+        values = np.array([getattr(one, field) for one in self.asked], dtype=float)
+        return values[self.exact] if len(self.asked) else np.empty(0)
+
+    def mean_by_prompt(self, values: Numbers) -> Numbers:
+        """By number of the prompt: the mean of what is known of its requests; NaN where nothing is."""
+        known, count = ~np.isnan(values), int(self.prompt.max(initial=-1)) + 1
+        times = np.bincount(self.prompt[known], minlength=count)
+        sums = np.bincount(self.prompt[known], weights=values[known], minlength=count)
+        means: Numbers = np.divide(sums, times, out=np.full(count, np.nan), where=times > 0)
+        return means
 
     def part(self, which: Mask) -> "RequestColumns":
         """Some of the requests; numbers of bodies and clients stay what they were."""
@@ -80,9 +88,6 @@ class RequestColumns:
             if isinstance(getattr(self, name), np.ndarray)
         }
         return replace(self, **rows)
-
-
-_CACHE = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
 
 
 def columns(
@@ -98,7 +103,7 @@ def columns(
     """
     damaged = other = 0
     refused: Counter[int] = Counter()
-    kept: list[Seen] = []
+    kept: list[tuple[Seen, Asked]] = []
     for one in seen:
         if one.damaged:
             damaged += 1
@@ -107,36 +112,38 @@ def columns(
         elif one.status is not None and one.status in REFUSED and one.status != CLIENT_LEFT:
             refused[one.status] += 1
         else:
-            kept.append(one)
-    kept.sort(key=lambda one: one.ts)
-    bodies = [one.asked for one in kept if one.asked is not None]
+            kept.append((one, one.asked))
+    kept.sort(key=lambda pair: pair[0].ts)
+
+    def numbers(values: Iterable[float | None]) -> Numbers:
+        return np.array(list(values), dtype=float)  # numpy makes NaN of None
+
     asked: dict[str, Asked] = {}
-    for body in bodies:
+    for _, body in kept:
         asked.setdefault(body.exact_key, body)
-    client, clients = _codes([one.client for one in kept])
-    at_limit = [-1 if one.finish_reason is None else one.finish_reason == "length" for one in kept]
-    usage = [
-        body.prompt_tokens if one.prompt_tokens is None else one.prompt_tokens
-        for one, body in zip(kept, bodies, strict=True)
-    ]
+    client, clients = _codes([one.client for one, _ in kept])
+    ends = [-1 if one.finish_reason is None else one.finish_reason == "length" for one, _ in kept]
+    caches = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
     return RequestColumns(
-        ts=np.array([one.ts for one in kept], dtype=float),
-        exact=_codes([body.exact_key for body in bodies])[0],
+        ts=numbers(one.ts for one, _ in kept),
+        exact=_codes([body.exact_key for _, body in kept])[0],
         # a body without a canonical form is like no other but its own copies
-        request=_codes([body.request_key or body.exact_key for body in bodies])[0],
-        prompt=_codes([body.prompt_key for body in bodies])[0],
+        request=_codes([body.request_key or body.exact_key for _, body in kept])[0],
+        prompt=_codes([body.prompt_key for _, body in kept])[0],
         client=client,
         asked=tuple(asked.values()),
         clients=tuple(clients),
-        # numpy makes NaN of None
-        prompt_tokens=np.array(usage, dtype=float),
-        output_tokens=np.array([one.output_tokens for one in kept], dtype=float),
-        ttft_s=np.array([one.ttft_ms for one in kept], dtype=float) / 1e3,
-        latency_s=np.array([one.latency_ms for one in kept], dtype=float) / 1e3,
-        status=np.array([one.status for one in kept], dtype=float),
-        in_flight=np.array([one.in_flight for one in kept], dtype=float),
-        finish_length=np.array(at_limit, dtype=np.int8),
-        cache=np.array([_CACHE[one.cache] for one in kept], dtype=np.int8),
+        prompt_tokens=numbers(
+            body.prompt_tokens if one.prompt_tokens is None else one.prompt_tokens
+            for one, body in kept
+        ),
+        output_tokens=numbers(one.output_tokens for one, _ in kept),
+        ttft_s=numbers(one.ttft_ms for one, _ in kept) / 1e3,
+        latency_s=numbers(one.latency_ms for one, _ in kept) / 1e3,
+        status=numbers(one.status for one, _ in kept),
+        in_flight=numbers(one.in_flight for one, _ in kept),
+        finish_length=np.array(ends, dtype=np.int8),
+        cache=np.array([caches[one.cache] for one, _ in kept], dtype=np.int8),
         damaged=damaged,
         other=other,
         refused=dict(sorted(refused.items())),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from toolkit.workload.columns import Codes, Mask, RequestColumns
 Shape = Literal["zipf", "even", "few", "other", "unknown"]
 
 TOPS = (1, 2, 10, 100)
-"""How many of the most frequent prompts' share is told; fixed by the report's keys."""
+"""How many of the most frequent prompts' share is given; fixed by the report's keys."""
 CLIENTS_LISTED = 10
 VALUES_LISTED = 8
 """Values of one parameter that are named; the others are counted together."""
 PARAMETERS = ("model", "stream", "max_tokens", "temperature", "top_p", "n", "seed", "messages")
+_settings = attrgetter(*PARAMETERS)
 FEW_KEYS = 10
 """Under ten ranks, any falling curve looks like Zipf's."""
 HELD_BY_TWO = 0.9
@@ -35,7 +36,6 @@ UNSEEN = 0.2
 """With a larger share of keys asked once, too much of the tail is missing for its ranks to be known: samples of a true
 Zipf law came to a distance of 0.08."""
 STEEPEST = 20.0
-GOLDEN = (math.sqrt(5) - 1) / 2
 RESOLVED = 1e-8
 """Around its summit a likelihood is flat within a float's precision, whose root this is."""
 
@@ -69,7 +69,7 @@ class Distribution:
 
     requests: int
     unique_exact: int | None = None
-    """Bodies, byte for byte. None, as all that follows: the source does not tell which requests are alike."""
+    """Bodies, byte for byte. None, as all that follows: the source does not say which requests are alike."""
     unique_canonical: int | None = None
     """Requests as a response cache tells them apart."""
     unique_prompts: int | None = None
@@ -87,40 +87,37 @@ class Distribution:
 
 def distribution(columns: RequestColumns) -> Distribution:
     """Count what repeats."""
-    counts = frequencies(columns.prompt)
+    exact, canonical, prompts = map(frequencies, (columns.exact, columns.request, columns.prompt))
     found = Distribution(
         requests=len(columns),
-        unique_exact=len(frequencies(columns.exact)),
-        unique_canonical=len(frequencies(columns.request)),
-        unique_prompts=len(counts),
+        unique_exact=len(exact),
+        unique_canonical=len(canonical),
+        unique_prompts=len(prompts),
     )
-    if not len(counts):
+    if not len(prompts):
         return found
-    total = int(counts.sum())
-    shares = counts / total
+    total = int(prompts.sum())
+    shares = prompts / total
     plain = abs(float(-(shares * np.log2(shares)).sum()))  # -0.0 of a single key is 0
-    corrected = plain + float((len(counts) - 1) / (2 * total * np.log(2)))
+    corrected = plain + (len(prompts) - 1) / (2 * total * math.log(2))
+    first = {most: int(prompts[:most].sum()) for most in TOPS}
     return replace(
         found,
         tops=tuple(
-            Top(
-                prompts=min(most, len(counts)),
-                requests=int(counts[:most].sum()),
-                share=int(counts[:most].sum()) / total,
-            )
-            for most in TOPS
+            Top(prompts=min(most, len(prompts)), requests=requests, share=requests / total)
+            for most, requests in first.items()
         ),
         entropy_bits=corrected,
         entropy_plain_bits=plain,
         effective_prompts=2.0**corrected,
-        unseen_share=int((counts == 1).sum()) / total,
-        zipf=zipf(counts),
+        unseen_share=int((prompts == 1).sum()) / total,
+        zipf=zipf(prompts),
     )
 
 
 def frequencies(codes: Codes) -> Codes:
     """How often each key was asked, the most frequent first; requests without a key are left out."""
-    counts = np.bincount(codes[codes >= 0]) if len(codes) else np.empty(0, dtype=np.int64)
+    counts = np.bincount(codes[codes >= 0])
     return np.sort(counts[counts > 0])[::-1]
 
 
@@ -147,40 +144,29 @@ def zipf(counts: Codes) -> Zipf:
         0.0,
         STEEPEST,
     )
-    law = np.arange(1, keys + 1, dtype=float) ** -exponent
+    law = np.exp(-exponent * logs)
     off = float(np.abs(np.cumsum(counts) / total - np.cumsum(law / law.sum())).max())
-    shape: Shape
-    if is_even(counts):
+    shape: Shape = "other"
+    why = f"a top-n share is {share(off)} off the best law"
+    expected = total / keys
+    misfit = float(((counts - expected) ** 2 / expected).sum())
+    # chi-squared, four deviations
+    if misfit <= keys - 1 + 4 * math.sqrt(2 * (keys - 1)):
         shape, why = "even", "all keys are asked equally often, but for chance"
     elif off <= FAR:
         shape, why = "zipf", f"no top-n share is more than {share(off)} off the law"
-    else:
-        shape, why = "other", f"a top-n share is {share(off)} off the best law"
     return Zipf(shape=shape, why=why, exponent=exponent, distance=off)
 
 
 def likeliest(log_likelihood: Callable[[float], float], low: float, high: float) -> float:
-    """Where a log likelihood with one summit is highest, by golden section: the two places tried stay in the golden ratio to the ends."""
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left, at_right = log_likelihood(left), log_likelihood(right)
+    """Where a log likelihood with one summit is highest: a third at a time is left out, the one beyond the lower of two places."""
     while high - low > RESOLVED:
-        if at_left < at_right:
-            low, left, at_left = left, right, at_right
-            right = low + GOLDEN * (high - low)
-            at_right = log_likelihood(right)
+        third = (high - low) / 3
+        if log_likelihood(low + third) < log_likelihood(high - third):
+            low += third
         else:
-            high, right, at_right = right, left, at_left
-            left = high - GOLDEN * (high - low)
-            at_left = log_likelihood(left)
+            high -= third
     return (low + high) / 2
-
-
-def is_even(counts: Codes) -> bool:
-    """Whether chance alone explains that some keys were asked more often (chi-squared, four deviations)."""
-    expected = counts.sum() / len(counts)
-    misfit = float(((counts - expected) ** 2 / expected).sum())
-    freedom = len(counts) - 1
-    return misfit <= freedom + 4 * float(np.sqrt(2 * freedom))
 
 
 # --- Clients: what a cache shared by all gains over one for each -----------------------------------------
@@ -195,7 +181,7 @@ class Client:
     share: float
     """Of the requests whose client is known."""
     unique_prompts: int | None
-    """None, as what follows: the source does not tell which requests are alike."""
+    """None, as what follows: the source does not say which requests are alike."""
     own_prompts: int | None
     """Of these, asked by no other client."""
 
@@ -223,21 +209,19 @@ class Clients:
 
 def clients(columns: RequestColumns) -> Clients:
     """Count requests and prompts by client."""
-    alike = columns.identities is not None
     known = columns.client >= 0
     who, what = columns.client[known], columns.prompt[known]
-    unknown = len(columns) - len(who)
     if not len(who):
-        return Clients(clients=0, unknown=unknown)
-    most, prompts = len(columns.clients), int(what.max()) + 1
-    requests = np.bincount(who, minlength=most)
-    pairs = np.unique(who * prompts + what)
-    pair_who, pair_what = pairs // prompts, pairs % prompts
-    askers = np.bincount(pair_what, minlength=prompts)
-    unique = np.bincount(pair_who, minlength=most)
-    own = np.bincount(pair_who[askers[pair_what] == 1], minlength=most)
+        return Clients(clients=0, unknown=len(columns))
+    alike = columns.identities is not None
+    requests = np.bincount(who, minlength=len(columns.clients))
+    # each pair of a client and a prompt once
+    prompts = int(what.max()) + 1
+    pair_who, pair_what = np.divmod(np.unique(who * prompts + what), prompts)
+    senders = np.bincount(pair_what)
+    unique = np.bincount(pair_who, minlength=len(requests))
+    own = np.bincount(pair_who[senders[pair_what] == 1], minlength=len(requests))
     # a stable sort: of equals, the one that came first
-    busiest = np.argsort(-requests, kind="stable")[:CLIENTS_LISTED].tolist()
     top = tuple(
         Client(
             client=columns.clients[code],
@@ -246,20 +230,18 @@ def clients(columns: RequestColumns) -> Clients:
             unique_prompts=int(unique[code]) if alike else None,
             own_prompts=int(own[code]) if alike else None,
         )
-        for code in busiest
+        for code in np.argsort(-requests, kind="stable")[:CLIENTS_LISTED].tolist()
         if requests[code]
     )
-    found = Clients(
-        clients=int((requests > 0).sum()), unknown=unknown, top=top, top_share=top[0].share
-    )
-    if not alike:
-        return found
-    return replace(
-        found,
-        shared_prompts=int((askers > 1).sum()),
-        shared_share=float((askers[what] > 1).mean()),
-        repeats_within_share=1 - len(pairs) / len(who),
-        repeats_across_share=1 - int((askers > 0).sum()) / len(who),
+    return Clients(
+        clients=int((requests > 0).sum()),
+        unknown=len(columns) - len(who),
+        top=top,
+        top_share=top[0].share,
+        shared_prompts=int((senders > 1).sum()) if alike else None,
+        shared_share=float((senders[what] > 1).mean()) if alike else None,
+        repeats_within_share=1 - len(pair_who) / len(who) if alike else None,
+        repeats_across_share=1 - int((senders > 0).sum()) / len(who) if alike else None,
     )
 
 
@@ -271,7 +253,7 @@ class ParameterValue:
     """One value of a parameter."""
 
     value: str | float | bool | None
-    """None: not set, or not told."""
+    """None: not set, or not known."""
     requests: int
     share: float
 
@@ -302,7 +284,7 @@ class Mix:
     """What is asked for, in shares of requests."""
 
     stream_share: float | None
-    """Share that asked for a stream; None where no request tells, as in a trace without bodies."""
+    """Share that asked for a stream; None where no request says, as in a trace without bodies."""
     declared_share: float | None
     """Share that is declared repeatable: temperature 0, or a seed. None: bodies are not known."""
     images_share: float | None
@@ -313,48 +295,46 @@ class Mix:
 
 
 def mix(columns: RequestColumns) -> Mix:
-    """Count what is asked for; where bodies are not known a field that nobody told may have been set."""
+    """Count what is asked for; where bodies are not known a field that nobody named may have been set."""
     total, bodies = len(columns), columns.identities == "bodies"
     if not total:
         return Mix(stream_share=None, declared_share=None, images_share=None)
-    sent = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()
+    times = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()
     # many bodies, few combinations of settings
-    kinds: Counter[tuple[object, ...]] = Counter()
-    for kind, times in zip(map(attrgetter(*PARAMETERS), columns.asked), sent, strict=True):
-        kinds[kind] += times
+    kinds: Counter[tuple[Any, ...]] = Counter()
     options: Counter[str] = Counter()
-    for one, times in zip(columns.asked, sent, strict=True):
+    for kind, one, sent in zip(map(_settings, columns.asked), columns.asked, times, strict=True):
+        kinds[kind] += sent
         for name in one.options:
-            options[name] += times
+            options[name] += sent
     parameters = []
     for place, name in enumerate(PARAMETERS):
-        tally: Counter[str | float | bool | None] = Counter()
-        for kind, times in kinds.items():
-            tally[kind[place]] += times  # type: ignore[index]
-        if set(tally) <= {None}:
-            continue
-        top = tally.most_common(VALUES_LISTED)
-        values = tuple(
-            ParameterValue(value=value, requests=times, share=times / total) for value, times in top
-        )
-        rest = total - sum(times for _, times in top)
-        parameters.append(Parameter(name=name, values=values, different=len(tally), rest=rest))
+        tally: Counter[Any] = Counter()
+        for kind, sent in kinds.items():
+            tally[kind[place]] += sent
+        if set(tally) != {None}:
+            values = tuple(
+                ParameterValue(value=value, requests=sent, share=sent / total)
+                for value, sent in tally.most_common(VALUES_LISTED)
+            )
+            rest = total - sum(one.requests for one in values)
+            parameters.append(Parameter(name=name, values=values, different=len(tally), rest=rest))
     streams = columns.per_request("stream")
     # a body that leaves `stream` out asks for none
-    told = bodies or not np.isnan(streams).all()
+    is_known = bodies or not np.isnan(streams).all()
     return Mix(
-        stream_share=float((streams == 1).mean()) if told else None,
+        stream_share=float((streams == 1).mean()) if is_known else None,
         declared_share=float(declared(columns).mean()) if bodies else None,
         images_share=float((columns.per_request("images") > 0).mean()) if bodies else None,
         parameters=tuple(parameters),
         options=tuple(
-            Option(name=name, requests=times, share=times / total)
-            for name, times in options.most_common(VALUES_LISTED)
+            Option(name=name, requests=sent, share=sent / total)
+            for name, sent in options.most_common(VALUES_LISTED)
         ),
     )
 
 
 def declared(columns: RequestColumns) -> Mask:
     """For each request: whether it says that its answer may be given again, by temperature 0 or a seed."""
-    said = [one.temperature == 0 or one.seed is not None for one in columns.asked]
-    return np.array(said, dtype=bool)[columns.exact]
+    repeatable = [one.temperature == 0 or one.seed is not None for one in columns.asked]
+    return np.array(repeatable, dtype=bool)[columns.exact]

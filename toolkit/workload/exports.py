@@ -58,16 +58,16 @@ def export(columns: RequestColumns, form: Literal["mooncake", "burstgpt"]) -> Ex
             asked = columns.asked[columns.exact[row]]
             blocks = _blocks(asked, int(columns.prompt[row]), prompt)
             ids = [numbers.setdefault(block, len(numbers)) for block in blocks]
-            told = {"timestamp": round(at_s * 1e3), "input_length": prompt}
+            line = {"timestamp": round(at_s * 1e3), "input_length": prompt}
             if not isnan(output):
-                told["output_length"] = answer
-            yield json.dumps({**told, "hash_ids": ids}) + "\n"
+                line["output_length"] = answer
+            yield json.dumps({**line, "hash_ids": ids}) + "\n"
 
     return Export(lines=lines(), notes=notes)
 
 
 def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
-    """What tells each begun 512 tokens of a prompt, with all before them, from others.
+    """What distinguishes each begun 512 tokens of a prompt, with all before them, from others.
 
     Where a captured block ends there or behind it, its hash does; else, as for what is left over, the prompt itself.
     """

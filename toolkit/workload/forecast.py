@@ -56,7 +56,7 @@ class HitCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatChance:
-    """How likely the next request repeats an earlier one: what a cache without end tends to. None: too little to tell."""
+    """How likely the next request repeats an earlier one: what a cache without end tends to. None: too few."""
 
     ratio: float | None
     """Good and Turing's estimate, 1 - (keys seen once) / (requests). The share of repeats so far is less: the start counts, too."""
@@ -69,7 +69,7 @@ class RepeatChance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a response cache in front would do with such a workload. None: nothing to tell by."""
+    """What a response cache in front would do with such a workload. None: nothing to go by."""
 
     exact: tuple[HitCell, ...]
     """Keyed by the body's bytes, without end, for each time to live; so with `prompt`."""
@@ -91,7 +91,7 @@ class Reuse:
     cached: Mask | None
     """By a cache alone: an equal request was answered before this one came. None: latency is not known."""
     soon: Mask | None
-    """Repeats that come within ten seconds of the first of their key. None: the source tells no times."""
+    """Repeats that come within ten seconds of the first of their key. None: the source has no times."""
     joined: Mask | None
     """By single-flight alone: an equal request, itself not joined, is under way. None: latency is not known."""
 
@@ -147,7 +147,7 @@ def hit_curve(
     assert (np.diff(ts) >= 0).all(), "a replay goes forward in time"
     total = len(keys)
     which = np.arange(total) if eligible is None else np.flatnonzero(eligible)
-    late, total_late = which >= total // 2, total - total // 2
+    late = which >= total // 2
     worthless = (np.zeros(total, dtype=bool) if failed is None else failed)[which]
     keys, ts, ready = keys[which], ts[which], (ts + latency_s)[which]
     holds_all = len(np.unique(keys))  # nothing is ever evicted from so much
@@ -169,14 +169,18 @@ def hit_curve(
                 hits=hits,
                 coalesced=coalesced,
                 misses=total - hits - coalesced,
-                hit_ratio=hits / total if total else None,
-                coalesced_ratio=coalesced / total if total else None,
-                eligible_hit_ratio=hits / len(keys) if len(keys) else None,
-                steady_hit_ratio=int((hit & late).sum()) / total_late if total else None,
-                steady_coalesced_ratio=int((joined & late).sum()) / total_late if total else None,
+                hit_ratio=_ratio(hits, total),
+                coalesced_ratio=_ratio(coalesced, total),
+                eligible_hit_ratio=_ratio(hits, len(keys)),
+                steady_hit_ratio=_ratio(int((hit & late).sum()), total - total // 2),
+                steady_coalesced_ratio=_ratio(int((joined & late).sum()), total - total // 2),
             )
             cells.append(cell)
     return tuple(cells)
+
+
+def _ratio(count: int, total: int) -> float | None:
+    return count / total if total else None
 
 
 def _replayed(
@@ -184,7 +188,7 @@ def _replayed(
 ) -> Outcomes:
     """Each request's outcome, by the very cache that the proxy runs; `ready` is when the answer that it made would be complete."""
     cache: MemoryCache[int, bool] = MemoryCache(size, ttl_s=ttl_s)
-    asked: set[int] = set()
+    calls: set[int] = set()
     """Keys whose call is under way: who comes meanwhile joins it."""
     under_way: list[tuple[float, int, int]] = []
     outcomes = bytearray(len(keys))
@@ -192,16 +196,16 @@ def _replayed(
     get = cache.get
     for number, (key, at) in enumerate(zip(keys.tolist(), ts.tolist(), strict=True)):
         while under_way and under_way[0][0] <= at:
-            done, which, asked_key = heappop(under_way)
+            done, which, called = heappop(under_way)
             if not has_failed[which]:
-                cache.put(asked_key, True, done)
-            asked.discard(asked_key)
+                cache.put(called, True, done)
+            calls.discard(called)
         if get(key, at):
             outcomes[number] = HIT
-        elif key in asked:
+        elif key in calls:
             outcomes[number] = COALESCED
         else:
-            asked.add(key)
+            calls.add(key)
             heappush(under_way, (ready_at[number], number, key))
     return np.frombuffer(outcomes, dtype=np.int8)
 
@@ -309,20 +313,11 @@ def reuse(keys: Codes, ts: Numbers | None, latency_s: Numbers | None, eligible: 
     soon &= repeats
     if latency_s is None:
         return Reuse(repeats=repeats, soon=soon, cached=None, joined=None)
-    ends = ts + latency_s[which]
-
-    # the first answer of a key is the earliest end among all its requests: one that comes after it is no miss
-    number = np.arange(len(keys))
-    order = np.lexsort((number, ends, kind))
+    ready = ts + latency_s[which]
+    # single-flight alone: as if every answer were forgotten at once
+    joined[which] = _endless(keys, ts, ready, np.zeros(len(keys), dtype=bool), 0.0) == COALESCED
+    # a cache alone: all that come after the earliest answer of their key, whoever's it was
+    order = np.lexsort((ready, kind))
     earliest = order[np.unique(kind[order], return_index=True)[1]][kind]
-    cached[which] = (ts >= ends[earliest]) & (number > earliest)
-
-    until: dict[int, float] = {}
-    for place, key, at, end in zip(
-        which.tolist(), keys.tolist(), ts.tolist(), ends.tolist(), strict=True
-    ):
-        if at < until.get(key, at):
-            joined[place] = True
-        else:
-            until[key] = end
+    cached[which] = (ts >= ready[earliest]) & (np.arange(len(keys)) > earliest)
     return Reuse(repeats=repeats, soon=soon, cached=cached, joined=joined)

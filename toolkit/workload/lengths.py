@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.stats import rank
 from toolkit.units import counted
 from toolkit.workload.columns import Mask, Numbers, RequestColumns
 
-Basis = Literal["max_tokens", "observed", "mixed"]
+AnswersBasis = Literal["max_tokens", "observed", "mixed"]
 
 CHARS_PER_TOKEN = 4.0
 """The rule of thumb for English prose; code has about 3, Chinese and Japanese 1 to 2."""
@@ -77,7 +75,7 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Prompts and answers. None: nobody told."""
+    """Prompts and answers. None: not known."""
 
     prompt_chars: LengthSpread | None
     prompt_tokens: LengthSpread | None
@@ -109,9 +107,9 @@ class ModelLength:
     """The recommended `max_model_len` and where it comes from."""
 
     recommended: int | None
-    """None: nothing tells how long answers may get."""
+    """None: nobody knows how long answers may get."""
     why: str
-    basis: Basis | None = None
+    basis: AnswersBasis | None = None
     """Answers' part of the need: as asked for, as observed (99.9 % of them), or some of each."""
     longest: int | None = None
     """Tokens that the longest captured request may need, prompt and answer, without the margin."""
@@ -119,7 +117,7 @@ class ModelLength:
     """The same with it, rounded up; more than `recommended` where the model cannot take as many."""
     margin: float = MARGIN
     current: int | None = None
-    """As the user or scout told it."""
+    """As the user says or scout saw it."""
     room_factor: float | None = None
     """Current / recommended: so many times as many full-length requests fit the same KV cache."""
     capped: bool = False
@@ -130,12 +128,13 @@ class ModelLength:
 
 def lengths(columns: RequestColumns, prompts: PromptTokens) -> Lengths:
     """Describe all lengths."""
-    known = int((~np.isnan(prompts.tokens)).sum())
-    answered = ~np.isnan(columns.output_tokens)
+    known, answered = ~np.isnan(prompts.tokens), ~np.isnan(columns.output_tokens)
     return Lengths(
         prompt_chars=spread(columns.per_request("prompt_chars")),
         prompt_tokens=spread(prompts.tokens),
-        prompt_tokens_estimated_share=float(prompts.estimated.sum() / known) if known else None,
+        prompt_tokens_estimated_share=(
+            float(prompts.estimated[known].mean()) if known.any() else None
+        ),
         chars_per_token=prompts.chars_per_token,
         chars_per_token_calibrated=prompts.calibrated,
         output_tokens=spread(columns.output_tokens, columns.finish_length == 1),
@@ -145,19 +144,14 @@ def lengths(columns: RequestColumns, prompts: PromptTokens) -> Lengths:
 
 
 def prompt_tokens(columns: RequestColumns) -> PromptTokens:
-    """Prompt lengths: told, else another request's with the same prompt, else from characters."""
-    chars, told = columns.per_request("prompt_chars"), columns.prompt_tokens
-    both = ~np.isnan(chars) & ~np.isnan(told) & (told > 0) & (chars > 0)
+    """Prompt lengths: counted by a server, else as another request's with the same prompt, else from characters."""
+    chars, usage = columns.per_request("prompt_chars"), columns.prompt_tokens
+    both = (usage > 0) & (chars > 0)
     calibrated = bool(both.sum() >= ENOUGH_TO_CALIBRATE)
     # of sums, not the mean of ratios: a short prompt's tokens are the template's
-    ratio = float(chars[both].sum() / told[both].sum()) if calibrated else CHARS_PER_TOKEN
-    tokens = told
-    if len(told):
-        most = np.full(int(columns.prompt.max()) + 1, -np.inf)
-        known = ~np.isnan(told)
-        np.maximum.at(most, columns.prompt[known], told[known])
-        of_the_same = np.where(np.isneginf(most), np.nan, most)[columns.prompt]
-        tokens = np.where(known, told, of_the_same)
+    ratio = float(chars[both].sum() / usage[both].sum()) if calibrated else CHARS_PER_TOKEN
+    same_prompts = columns.mean_by_prompt(usage)[columns.prompt]
+    tokens = np.where(np.isnan(usage), np.ceil(same_prompts), usage)
     guess = np.isnan(tokens) & ~np.isnan(chars)
     return PromptTokens(
         tokens=np.where(guess, np.ceil(chars / ratio), tokens),
@@ -181,6 +175,10 @@ def spread(values: Numbers, cut: Mask | None = None) -> LengthSpread | None:
     kept = values[known]
     ended = np.zeros(len(kept), dtype=bool) if cut is None else cut[known]
     p50, p90, p99, p99_9 = quantiles(kept, ended, (0.5, 0.9, 0.99, 0.999))
+    # a histogram over [0, 1), [1, 2), [2, 4), [4, 8) ... as far as there are values, empty bars between included. frexp gives
+    # 1 -> 1, 2 and 3 -> 2, 4 to 7 -> 3, exactly; a logarithm would put 2 ** 29 below itself
+    _, exponents = np.frexp(np.maximum(kept, 0.0))
+    bars = np.bincount(np.where(kept < 1, 0, exponents))
     return LengthSpread(
         count=len(kept),
         mean=float(kept.mean()),
@@ -190,11 +188,14 @@ def spread(values: Numbers, cut: Mask | None = None) -> LengthSpread | None:
         p99_9=p99_9,
         max=float(kept.max()),
         censored=int(ended.sum()),
-        histogram=histogram(kept),
+        histogram=tuple(
+            Bin(low=0.0 if bar == 0 else 2.0 ** (bar - 1), high=2.0**bar, count=int(bars[bar]))
+            for bar in range(int(np.flatnonzero(bars)[0]), len(bars))
+        ),
     )
 
 
-def quantiles(values: Numbers, cut: Mask, shares: tuple[float, ...]) -> tuple[float | None, ...]:
+def quantiles(values: Numbers, cut: Mask, shares: tuple[float, ...]) -> list[float | None]:
     """Quantiles of what the values would be had nothing been cut off; the nearest rank where nothing was.
 
     Kaplan and Meier: at each length, of the answers that came as far, the share that ended there by themselves.
@@ -204,28 +205,8 @@ def quantiles(values: Numbers, cut: Mask, shares: tuple[float, ...]) -> tuple[fl
     ended = np.bincount(where[~cut], minlength=len(lengths_seen))
     came_as_far = len(values) - np.cumsum(at_each) + at_each
     longer = np.cumprod(1 - ended / came_as_far)
-    found: list[float | None] = []
-    for share in shares:
-        reached = np.flatnonzero(longer <= 1 - share + SLACK)
-        found.append(float(lengths_seen[reached[0]]) if len(reached) else None)
-    return tuple(found)
-
-
-def at_rank(ordered: NDArray[np.int64] | Numbers, share: float) -> float:
-    """The nearest-rank quantile of sorted values."""
-    return float(ordered[rank(len(ordered), share) - 1])
-
-
-def histogram(values: Numbers) -> tuple[Bin, ...]:
-    """Counts in [0, 1), [1, 2), [2, 4), [4, 8) ... as far as there are values, empty ones between included."""
-    # frexp gives 1 -> 1, 2 and 3 -> 2, 4 to 7 -> 3, exactly; a logarithm would put 2 ** 29 below itself
-    _, exponents = np.frexp(np.maximum(values, 0.0))
-    bars = np.bincount(np.where(values < 1, 0, exponents))
-    first = int(np.flatnonzero(bars)[0])
-    return tuple(
-        Bin(low=0.0 if bar == 0 else 2.0 ** (bar - 1), high=2.0**bar, count=int(bars[bar]))
-        for bar in range(first, len(bars))
-    )
+    reached = [np.flatnonzero(longer <= 1 - share + SLACK) for share in shares]
+    return [float(lengths_seen[places[0]]) if len(places) else None for places in reached]
 
 
 def model_length(
@@ -236,13 +217,17 @@ def model_length(
     model_max: int | None = None,
 ) -> ModelLength:
     """Recommend a limit and count what others would refuse."""
-    prompt, asked, output = prompts.tokens, columns.per_request("max_tokens"), columns.output_tokens
+    prompt, limits, output = (
+        prompts.tokens,
+        columns.per_request("max_tokens"),
+        columns.output_tokens,
+    )
     if not len(columns) or np.isnan(prompt).all():
         why = "no prompt's length is known" if len(columns) else "no requests"
         return ModelLength(recommended=None, why=why, current=current)
 
-    least = prompt + np.where(np.isnan(asked), 1, asked)
-    seen = prompt + np.where(np.isnan(asked), output, np.nan)
+    least = prompt + np.where(np.isnan(limits), 1, limits)
+    seen = prompt + np.where(np.isnan(limits), output, np.nan)
     refusals = tuple(
         LimitEffect(
             max_model_len=limit,
@@ -253,48 +238,41 @@ def model_length(
         for limit in sorted({*TRIED, *([] if current is None else [current])})
     )
 
-    possible = asked_tokens(columns)
-    unset = np.isnan(possible)
-    far, how = observed_output(columns)
-    basis: Basis = "mixed" if unset.any() else "max_tokens"
-    why = "longest prompt + max_tokens"
-    if unset.all():
-        if far is None:
+    # an answer's part of the need: its limit; where none is set, the 99.9 % quantile of answers, or of limits the largest
+    possible, answered = asked_tokens(columns), ~np.isnan(output)
+    unset, why = np.isnan(possible), "longest prompt + max_tokens"
+    basis: AnswersBasis = "max_tokens"
+    if unset.any():
+        if answered.any():
+            [likely] = quantiles(output[answered], columns.finish_length[answered] == 1, (0.999,))
+            how = "the answers' 99.9 % quantile"
+            if likely is None:
+                likely = float(output[answered].max())
+                how = "the longest answer (its limit ended it: it may need more)"
+        elif unset.all():
             why = "requests set no max_tokens, and no answer's length is known"
             return ModelLength(recommended=None, why=why, current=current, refusals=refusals)
-        basis = "observed"
-    elif unset.any() and far is None:
-        far, how = float(np.nanmax(possible)), "the largest max_tokens of those that set it"
-    if unset.any():
-        why = f"longest prompt + {how}"
-    needs = prompt + np.where(unset, np.nan if far is None else far, possible)
-    longest = math.ceil(np.nanmax(needs))
+        else:
+            likely, how = float(np.nanmax(possible)), "the largest max_tokens of those that set it"
+        basis, why = "observed" if unset.all() else "mixed", f"longest prompt + {how}"
+        possible = np.where(unset, likely, possible)
+    longest = math.ceil(np.nanmax(prompt + possible))
     wanted = rounded_up(longest)
     recommended = wanted if model_max is None else min(wanted, model_max)
     capped = model_max is not None and longest > model_max
 
-    warnings = []
-    if len(columns) < FEW:
-        warnings.append(
-            f"max_model_len rests on {counted(len(columns), 'request')}: a longer one may be yet to"
-            " come"
-        )
-    if prompts.estimated.any():
-        warnings.append(
-            "max_model_len rests on estimated prompts: Chinese or Japanese text needs more tokens, and a chat template's own"
-            " are not in it"
-        )
-    if impossible := int((~np.isnan(asked) & unset).sum()):
-        ask = "request asks" if impossible == 1 else "requests ask"
-        warnings.append(
-            f"{impossible:,} {ask} for a max_tokens that no model gives (below 0, or over {MOST_ASKED:,}): it is taken for not set"
-        )
-    if unknown := int(np.isnan(prompt).sum()):
-        warnings.append(f"{unknown:,} prompts of unknown length are not counted in max_model_len")
-    if capped:
-        warnings.append(
-            f"the longest request needs {longest:,} tokens, the model takes {model_max:,}: such are refused"
-        )
+    impossible, unknown = int((~np.isnan(limits) & unset).sum()), int(np.isnan(prompt).sum())
+    warnings = {
+        f"max_model_len rests on {counted(len(columns), 'request')}: a longer one may be yet to come": (
+            len(columns) < FEW
+        ),
+        "max_model_len rests on estimated prompts: Chinese or Japanese text needs more tokens, and a chat template's own are"
+        " not in it": prompts.estimated.any(),
+        f"{impossible:,} {'request asks' if impossible == 1 else 'requests ask'} for a max_tokens that no model gives (below 0,"
+        f" or over {MOST_ASKED:,}): it is taken for not set": impossible,
+        f"{unknown:,} prompts of unknown length are not counted in max_model_len": unknown,
+        f"the longest request needs {longest:,} tokens, the model takes {model_max or 0:,}: such are refused": capped,
+    }
     return ModelLength(
         recommended=recommended,
         why=why,
@@ -305,7 +283,7 @@ def model_length(
         room_factor=None if current is None else current / recommended,
         capped=capped,
         refusals=refusals,
-        warnings=tuple(warnings),
+        warnings=tuple(sentence for sentence, holds in warnings.items() if holds),
     )
 
 
@@ -314,15 +292,3 @@ def rounded_up(longest: int) -> int:
     # in whole numbers: 1.15 as a float puts 1280 / 1.15 and the like on the wrong side of a step
     with_margin = longest * (100 + round(MARGIN * 100))
     return max(1, -(-with_margin // (100 * STEP))) * STEP
-
-
-def observed_output(columns: RequestColumns) -> tuple[float | None, str]:
-    """The 99.9 % quantile of the answers' lengths; those that a limit ended count as longer than seen."""
-    known = ~np.isnan(columns.output_tokens)
-    if not known.any():
-        return None, "unknown"
-    values, cut = columns.output_tokens[known], columns.finish_length[known] == 1
-    (far,) = quantiles(values, cut, (0.999,))
-    if far is None:
-        return float(values.max()), "the longest answer (its limit ended it: it may need more)"
-    return far, "the answers' 99.9 % quantile"

@@ -10,7 +10,7 @@ is an estimate. On the Mooncake conversation trace (12,031 requests) the ceiling
 37.4 % and 39.8 % count a shared part of a block, too, at a prompt's end: 37.36 % and 39.81 %.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,32 +90,29 @@ def shared_prefix(
     leading = bodies.counts[bodies.of]
     leading[np.unique(bodies.of, return_index=True)[1]] = known_before
 
-    tokens = bodies.tokens
-    half = len(tokens) // 2
     saved = bodies.saved(leading)
-    sizes = [one.block_tokens for one in columns.asked if one.block_tokens]
-    block = max(set(sizes), key=sizes.count) if sizes else None
-    by_capacity = []
-    for blocks in capacities:
-        held = bodies.saved(bodies.still_held(blocks))
-        cell = PrefixCell(
-            blocks=blocks,
-            tokens=blocks * (block or BLOCK_TOKENS),
-            share=_share(held, tokens),
-            last_half_share=_share(held[half:], tokens[half:]),
-        )
-        by_capacity.append(cell)
+    sizes = Counter(one.block_tokens for one in columns.asked if one.block_tokens)
+    block = sizes.most_common(1)[0][0] if sizes else None
+    held = {blocks: bodies.saved(bodies.still_held(blocks)) for blocks in capacities}
     by_volume, by_count = bodies.most_shared(top) if top else ((), ())
     return Prefixes(
-        share=_share(saved, tokens),
-        last_half_share=_share(saved[half:], tokens[half:]),
-        tokens=float(tokens.sum()),
+        share=bodies.share(saved),
+        last_half_share=bodies.share(saved, len(saved) // 2),
+        tokens=float(bodies.tokens.sum()),
         shared_tokens=float(saved.sum()),
         block_tokens=block,
         estimated=any(map(_is_text, bodies.asked)),
         blocks=int(bodies.counts[bodies.of].sum()),
         unique_blocks=len(bodies.first),
-        by_capacity=tuple(by_capacity),
+        by_capacity=tuple(
+            PrefixCell(
+                blocks=blocks,
+                tokens=blocks * (block or BLOCK_TOKENS),
+                share=bodies.share(each),
+                last_half_share=bodies.share(each, len(each) // 2),
+            )
+            for blocks, each in held.items()
+        ),
         by_volume=by_volume,
         by_count=by_count,
     )
@@ -151,8 +148,8 @@ class _Bodies:
         spread = np.maximum(self.counts + 0.5 * (chars > 0), chars / BLOCK_BYTES)[self.of]
         self.block: Numbers = sizes[self.of]
         """Tokens that the cache keeps together, by request; so with the next two."""
-        told = columns.prompt_tokens
-        self.tokens: Numbers = np.where(np.isnan(told), spread * self.block, told)
+        known = columns.prompt_tokens
+        self.tokens: Numbers = np.where(np.isnan(known), spread * self.block, known)
         """0 where it is unknown."""
         self.per_hash: Numbers = self.block.copy()
         """Tokens that one of our blocks stands for."""
@@ -164,6 +161,11 @@ class _Bodies:
         most = np.floor(np.maximum(self.tokens - 1, 0) / self.block)
         saved: Numbers = np.minimum(whole, most) * self.block
         return saved
+
+    def share(self, saved: Numbers, since: int = 0) -> float | None:
+        """Of all tokens from one request on; None of no tokens."""
+        total = float(self.tokens[since:].sum())
+        return float(saved[since:].sum()) / total if total else None
 
     def still_held(self, capacity: int) -> Codes:
         """Leading blocks of each request that a cache of so many blocks holds when it arrives."""
@@ -223,10 +225,5 @@ class _Bodies:
 
 
 def _is_text(asked: Asked) -> bool:
-    """Its blocks are made of bytes; token ids and traces tell their number of tokens and no characters."""
+    """Its blocks are made of bytes; of token ids and in traces the number of tokens is known, and no characters."""
     return asked.prompt_tokens is None or bool(asked.prompt_chars)
-
-
-def _share(saved: Numbers, tokens: Numbers) -> float | None:
-    total = float(tokens.sum())
-    return float(saved.sum()) / total if total else None

@@ -1,11 +1,10 @@
-"""Requests from elsewhere: lines of a log, of a trace or of plain request bodies -> the same facts that a capture yields.
+"""Which requests a log, a trace or a file of request bodies holds: its lines -> the same facts that a capture yields.
 
 What a file is is found out by looking at its first lines. It opens nothing: lines come as an argument.
 
     capture    what `toolkit capture --json` prints and `--jsonl` writes
-    proxy      what `toolkit proxy --log` writes: request_id, team, model, prompt_tokens, completion_tokens, ttft_ms, cache,
-               finish_reason, new; lines with `event` and without `request_id` are no requests, and are left out
-    nginx      a log in JSON with `$request_body`, as `toolkit deploy` has it written (below)
+    proxy      what `toolkit proxy --log` writes; lines with `event` and without `request_id` are no requests, and are left out
+    nginx      a log in JSON with `$request_body`, as below, or without, as `toolkit deploy` has it written
     bodies     one request body a line, or as `body` in it, e.g., an OpenAI batch file; or a JSON array of these
     azure      TIMESTAMP,ContextTokens,GeneratedTokens                                   Azure LLM inference 2023, 2024
     burstgpt   Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -22,13 +21,12 @@ What nginx has to log, with bodies of up to a megabyte (a larger one, or one tha
 
 Such a log holds every prompt in plain text, and `$request_body` is known only where nginx hands requests on (`proxy_pass`).
 
-No trace holds a text. Of Azure and BurstGPT nobody can tell which prompts were alike, so every row is one of its own;
+No trace holds a text. Of Azure and BurstGPT nobody knows which prompts were alike, so every row is one of its own;
 Mooncake's ids, one per 512 tokens of a prompt, the last for what is left over, say it: equal ids and an equal length
 are an equal prompt. Times count from the trace's own start where it has no calendar.
 """
 
 import base64
-import binascii
 import csv
 import json
 import math
@@ -46,6 +44,7 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.request import asked as asked_of
 from toolkit.protocol.request_key import body_key
 from toolkit.records import Asked, Seen
+from toolkit.units import counted
 from toolkit.workload.columns import Identities
 
 Kind = Literal["capture", "proxy", "nginx", "bodies", "azure", "burstgpt", "mooncake"]
@@ -53,12 +52,50 @@ Row = Mapping[str, Any]
 Line = tuple[str, bytes]
 """Where it stands, as errors name it, and its text."""
 
+FIELDS: dict[Kind, dict[str, tuple[str, ...]]] = {
+    "capture": {},
+    "proxy": {
+        "client": ("team",),
+        "server": ("upstream",),
+        "output_tokens": ("completion_tokens",),
+    },
+    "nginx": {
+        "ts": ("msec", "time_iso8601"),
+        "client": ("remote_addr",),
+        "server": ("server", "upstream_addr"),
+        "method": ("request_method",),
+        "path": ("request_uri",),
+        "body": ("request_body",),
+    },
+    "bodies": {"ts": ("ts", "timestamp"), "path": ("path", "url")},
+    "azure": {
+        "ts": ("timestamp",),
+        "prompt_tokens": ("contexttokens",),
+        "output_tokens": ("generatedtokens",),
+    },
+    "burstgpt": {
+        "ts": ("timestamp",),
+        "prompt_tokens": ("request tokens",),
+        "output_tokens": ("response tokens",),
+        "model": ("model",),
+    },
+    "mooncake": {
+        "ts": ("timestamp",),
+        "prompt_tokens": ("input_length",),
+        "output_tokens": ("output_length",),
+    },
+}
+"""By our capture's name of a field: what it is called there, the first that is given counts. Columns of a table in lower case."""
+TABLES: tuple[Kind, ...] = ("azure", "burstgpt")
+PROMPTS = ("messages", "prompt", "input")
+"""Where a request body keeps its prompt."""
+
 LINE_BYTES = 64 * 1024 * 1024
 """A longer line is no request: a body of 16 MB takes four times as much where each of its bytes is escaped as one."""
 ARRAY_BYTES = 512 * 1024 * 1024
 """A JSON array has to be read whole."""
 LOOKED_AT = 20
-"""Lines among which one must tell what the file is."""
+"""Lines among which one must say what the file is."""
 REMEMBERED = 65_536
 """So many different bodies are held to be shared by those that are equal, then forgotten at once."""
 PREVIEW_CHARS = 80
@@ -70,39 +107,31 @@ MOST = 2**63 - 1
 MOST_SPAN = 1e12
 """Milliseconds: 31 years."""
 
-TIMES = ("ts", "timestamp", "time", "at", "received_at", "created_at", "started_at")
-PROMPTS = ("messages", "prompt", "input", "inputs")
-"""Where a request body keeps its prompt."""
-AZURE = ("timestamp", "contexttokens", "generatedtokens")
-BURSTGPT = ("timestamp", "request tokens", "response tokens", "model")
-"""Columns that tell a table, in lower case; more may follow."""
-
 KNOWN = (
     "Known are lines of `toolkit capture --json`, the proxy's log, nginx's JSON log, request bodies one a line, and the"
     " Azure, BurstGPT and Mooncake traces"
 )
 BODY_EXAMPLE = 'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}`, or has such an object as `body`'
-AZURE_EXAMPLE = "A row is, e.g., `2023-11-16 18:15:46.6805900,374,44`"
-BURSTGPT_EXAMPLE = (
-    "A row is, e.g., `5,ChatGPT,472,18,490,Conversation log`, its first column seconds"
-)
-MOONCAKE_EXAMPLE = (
-    'A line is, e.g., `{"timestamp": 0, "input_length": 600, "output_length": 50, "hash_ids": [0, 1]}`, '
-    "its `timestamp` milliseconds, with one of `hash_ids` for each 512 tokens"
-)
-
-_NOTES = {
-    "torn": "{count} cut off in the midst and left out",
-    "no body": "{count} POST without `request_body` in the log: nginx keeps it only up to `client_body_buffer_size`",
-    "new": "the log itself calls {count} new",
-    "repeat": "the log itself calls {count} a repeat",
-    "no answer": "{count} with an answer of no tokens, which BurstGPT's authors count as failures: their length is unknown",
+TRACE_EXAMPLES: dict[Kind, str] = {
+    "azure": "A row is, e.g., `2023-11-16 18:15:46.6805900,374,44`",
+    "burstgpt": "A row is, e.g., `5,ChatGPT,472,18,490,Conversation log`, its first column seconds",
+    "mooncake": (
+        'A line is, e.g., `{"timestamp": 0, "input_length": 600, "output_length": 50, "hash_ids": [0, 1]}`, '
+        "its `timestamp` milliseconds, with one of `hash_ids` for each 512 tokens"
+    ),
+}
+NOTES = {
+    "torn": "{} cut off in the midst and left out",
+    "no body": "{} POST without `request_body` in the log: nginx keeps it only up to `client_body_buffer_size`",
+    "new": "the log itself calls {} new",
+    "repeat": "the log itself calls {} a repeat",
+    "no answer": "{} with an answer of no tokens, which BurstGPT's authors count as failures: their length is unknown",
 }
 
 
 @dataclass(slots=True, kw_only=True)
 class RequestSource:
-    """Where requests come from, and what can be said of them."""
+    """Where requests come from, and what is known of them."""
 
     kind: Kind
     seen: Iterator[Seen]
@@ -111,11 +140,11 @@ class RequestSource:
     beginnings: bool = False
     """Whether it is known how prompts begin alike; else `prompt_blocks` are empty whatever the prompts were."""
     arrivals: bool = True
-    """False: the file tells no times, and a request's `ts` is its place, 0 for the first."""
+    """False: the file has no times, and a request's `ts` is its place, 0 for the first."""
     notes: list[str] = field(default_factory=list)
     """What was met on the way; whole when `seen` has been read to its end."""
     summary: Row | None = None
-    """A capture's own word on its losses, once it was read: its last line."""
+    """What a capture says of its losses, once it was read: its last line."""
 
 
 def lines_of(readline: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -139,10 +168,9 @@ def read(
         is_first = len(looked_at) == 1
         if is_first:
             names = [cell.strip().lower() for cell in _cells(text)]
-            if set(AZURE) <= set(names):
-                return reader.table("azure", names, numbered)
-            if set(BURSTGPT) <= set(names):
-                return reader.table("burstgpt", names, numbered)
+            for table in TABLES:
+                if {one for known in FIELDS[table].values() for one in known} <= set(names):
+                    return reader.source(table, {}, reader.rows(table, numbered, names))
         if text.startswith(b"["):
             if is_first:
                 return reader.array(chain(looked_at, numbered))
@@ -150,8 +178,7 @@ def read(
         row = _object(text)
         kind = None if row is None else kind_of(row)
         if row is not None and kind is not None:
-            rows = reader.objects(kind, chain(looked_at, numbered))
-            return reader.source(kind, row, rows)
+            return reader.source(kind, row, reader.rows(kind, chain(looked_at, numbered)))
     if not looked_at:
         raise ToolkitError(f"`{name}` holds no request", KNOWN)
     raise ToolkitError(f"{looked_at[0][0]} is of no log or trace that is known", KNOWN)
@@ -164,12 +191,10 @@ def kind_of(row: Row) -> Kind | None:
         return "mooncake"
     if {"exact_key", "unique_so_far"} <= names or names == {"summary"}:
         return "capture"
-    if "request_id" in names and names & {
-        *("team", "cache", "ttft_ms", "completion_tokens", "finish_reason")
-    }:
+    if "request_id" in names and names & {"team", "cache"}:
         return "proxy"
-    is_nginx = "request_time" in names and names & {"msec", "time_iso8601", "remote_addr"}
-    if "request_body" in names or is_nginx:
+    is_timed = "request_time" in names and names & {"msec", "time_iso8601", "remote_addr"}
+    if "request_body" in names or is_timed:
         return "nginx"
     return "bodies" if names & {"body", *PROMPTS} else None
 
@@ -191,6 +216,10 @@ def _numbered(lines: Iterable[bytes], name: str) -> Iterator[Line]:
             yield where, text
 
 
+Entry = tuple[str, Row, bytes | None]
+"""Where a row stands, the row, and the text that it was read from, if it has one of its own."""
+
+
 class _Reader:
     """Reads one file: holds the bodies that it met, so that equal ones share one record, and counts what is to be noted."""
 
@@ -201,54 +230,53 @@ class _Reader:
 
     # --- Files ----------------------------------------------------------------------------------
 
-    def source(
-        self, kind: Kind, row: Row, rows: Iterator[tuple[str, Row, bytes | None]]
-    ) -> RequestSource:
-        """What can be said of requests in such a file, judged by one row of it."""
-        keys, has_body = len({"prompt_key", "request_key"} & row.keys()), "request_body" in row
-        is_nameless = (kind == "proxy" and not keys) or (kind == "nginx" and not has_body)
-        is_by_prompt = kind == "mooncake" or (kind == "proxy" and keys == 1)
+    def source(self, kind: Kind, row: Row, rows: Iterator[Entry]) -> RequestSource:
+        """What is known of requests in such a file, judged by one row of it."""
+        names = row.keys()
+        has_bodies = kind == "bodies" or bool(names & {"body", "request_body"})
+        identities: Identities = None
+        if kind == "capture" or has_bodies or {"prompt_key", "request_key"} <= names:
+            identities = "bodies"
+        elif kind == "mooncake" or "prompt_key" in names:
+            identities = "prompts"
         source = RequestSource(
             kind=kind,
             seen=iter(()),
-            identities=None if is_nameless else "prompts" if is_by_prompt else "bodies",
-            beginnings=kind in ("bodies", "mooncake")
-            or (kind == "capture" and "body" in row)
-            or (kind == "nginx" and has_body),
-            arrivals=kind != "bodies" or (_has_body(row) and _first(row, *TIMES) is not None),
+            identities=identities,
+            beginnings=has_bodies or kind == "mooncake",
+            arrivals=kind != "bodies"
+            or (_has_body(row) and _first(row, *FIELDS[kind]["ts"]) is not None),
         )
-        source.seen = self._read(source, rows)
+
+        def requests() -> Iterator[Seen]:
+            place = 0
+            for where, one, text in rows:
+                if one.keys() == {"summary"}:
+                    source.summary = one["summary"] if isinstance(one["summary"], dict) else None
+                    continue
+                yield self._request(kind, one, text, where, None if source.arrivals else place)
+                place += 1
+            for what, sentence in NOTES.items():
+                if times := self._met[what]:
+                    thing = "line" if what == "torn" else "request"
+                    source.notes.append(sentence.format(counted(times, thing)))
+
+        source.seen = requests()
         return source
 
-    def _read(
-        self, source: RequestSource, rows: Iterator[tuple[str, Row, bytes | None]]
-    ) -> Iterator[Seen]:
-        place = 0
-        for where, row, line in rows:
-            if row.keys() == {"summary"}:
-                source.summary = row["summary"] if isinstance(row["summary"], dict) else None
-                continue
-            match source.kind:
-                case "capture":
-                    yield self._captured(row, where)
-                case "proxy":
-                    yield self._proxied(row, where)
-                case "nginx":
-                    yield self._nginx(row, where)
-                case "mooncake":
-                    yield self._mooncake(row, where)
-                case _:
-                    ts = _time(row, where) if source.arrivals else float(place)
-                    yield self._body(row, line, where, ts)
-            place += 1
-        source.notes += self._notes()
-
-    def objects(self, kind: Kind, lines: Iterator[Line]) -> Iterator[tuple[str, Row, bytes | None]]:
-        """Each line's place, object and text; those that were cut off are counted."""
+    def rows(
+        self, kind: Kind, lines: Iterator[Line], columns: list[str] | None = None
+    ) -> Iterator[Entry]:
+        """Each line's place, row and text; those that were cut off are counted. `columns`: names of a table's columns."""
         following, is_first = next(lines, None), True
         while following is not None:
             (where, text), following = following, next(lines, None)
             row = _object(text)
+            if columns is not None:
+                row = dict(zip(columns, _cells(text), strict=False))
+                at, prompt, output, *_ = (row.get(name) for [name] in FIELDS[kind].values())
+                if moment(at) is None or count(prompt) is None or count(output) is None:
+                    row = None
             if row is not None:
                 yield where, row, text
             # a new writer begins on a new line after one that the old one left unfinished; `tail -c` cuts the first
@@ -258,7 +286,10 @@ class _Reader:
             ):
                 self._met["torn"] += 1
             else:
-                raise ToolkitError(f"{where} is not a JSON object", KNOWN)
+                what, hint = "is not a JSON object", KNOWN
+                if columns is not None:
+                    what, hint = f"is no row of the {kind} trace", TRACE_EXAMPLES[kind]
+                raise ToolkitError(f"{where} {what}", hint)
             is_first = False
 
     def array(self, lines: Iterator[Line]) -> RequestSource:
@@ -283,174 +314,59 @@ class _Reader:
         )
         return self.source(kind, entries[0], rows)
 
-    def table(
-        self, kind: Literal["azure", "burstgpt"], names: list[str], lines: Iterator[Line]
-    ) -> RequestSource:
-        """Rows of a trace in columns."""
-        source = RequestSource(kind=kind, seen=iter(()), identities=None)
-        is_azure = kind == "azure"
-
-        def requests() -> Iterator[Seen]:
-            for where, text in lines:
-                row = dict(zip(names, _cells(text), strict=False))
-                when, asked_tokens, answered_tokens, *_ = AZURE if is_azure else BURSTGPT
-                ts = moment(row.get(when)) if is_azure else number(row.get(when))
-                prompt, output = count(row.get(asked_tokens)), count(row.get(answered_tokens))
-                if ts is None or ts < 0 or prompt is None or output is None:
-                    if next(lines, None) is None:
-                        self._met["torn"] += 1
-                        break
-                    trace, example = (
-                        ("an Azure", AZURE_EXAMPLE)
-                        if is_azure
-                        else ("a BurstGPT", BURSTGPT_EXAMPLE)
-                    )
-                    raise ToolkitError(f"{where} is no row of {trace} trace", example)
-                if not is_azure and not output:
-                    # its authors count an answer of no tokens as a failure, which says nothing of lengths
-                    output = None
-                    self._met["no answer"] += 1
-                key = key_of(self._name, where)  # nobody knows whether another was like it
-                asked = Asked(
-                    exact_key=key,
-                    prompt_key=key,
-                    body_bytes=0,
-                    model=None if is_azure else _text(row.get("model")),
-                    prompt_tokens=prompt,
-                )
-                yield Seen(ts=ts, asked=asked, output_tokens=output)
-            source.notes += self._notes()
-
-        source.seen = requests()
-        return source
-
-    def _notes(self) -> list[str]:
-        found = []
-        for what, sentence in _NOTES.items():
-            if times := self._met[what]:
-                thing = "line" if what == "torn" else "request"
-                found.append(sentence.format(count=f"{times:,} {thing}{'' if times == 1 else 's'}"))
-        return found
-
     # --- Rows -----------------------------------------------------------------------------------
 
-    def _captured(self, row: Row, where: str) -> Seen:
-        """A request by its body's bytes where they were kept, else by its keys."""
-        coded, body = row.get("body_base64"), row.get("body")
-        whole = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else None
-        if isinstance(coded, str):
-            try:
-                whole = base64.b64decode(coded, validate=True)
-            except binascii.Error:
-                whole = None
-        damaged, problem = row.get("damaged") is True, _text(row.get("problem"))
-        exact, asked = _text(row.get("exact_key")), None
-        if whole is not None:
-            asked = self._asked(whole, _path(row))
-        elif exact is not None and (asked := self._remembered.get(exact)) is None:
-            preview = _text(row.get("prompt_preview"))
-            is_whole = preview is not None and len(preview) < PREVIEW_CHARS
-            asked = self._shared(
-                Asked(
-                    exact_key=exact,
-                    request_key=_text(row.get("request_key")),
-                    prompt_key=_text(row.get("prompt_key")),
-                    problem=None if row.get("damaged") else problem,
-                    body_bytes=count(row.get("body_bytes")) or 0,
-                    messages=count(row.get("messages")),
-                    images=count(row.get("images")) or 0,
-                    prompt_chars=count(row.get("prompt_chars")),
-                    prompt_text=preview if is_whole and self._keep_text else None,
-                    **_parameters(row),
-                )
+    def _request(
+        self, kind: Kind, row: Row, text: bytes | None, where: str, place: int | None
+    ) -> Seen:
+        """One request of any kind; without times, `ts` is its place."""
+        if kind == "bodies" and not _has_body(row):
+            # the line is the body; bytes that nobody kept are written as most clients write them
+            row = {"ts": row.get("ts"), "body": text or json.dumps(row).encode()}
+        row = {**row, **{name: _first(row, *theirs) for name, theirs in FIELDS[kind].items()}}
+        at = moment(row.get("ts")) if place is None else float(place)
+        if kind == "nginx":
+            took_s = span(row.get("request_time"))
+            row["latency_ms"] = None if took_s is None else took_s * 1e3
+            # nginx writes a line when it is done with a request
+            at = None if at is None else at - (took_s or 0.0)
+            # the request's first line, e.g., `POST /v1/completions HTTP/1.1`
+            first, _, target = (_text(row.get("request")) or "").partition(" ")
+            row["method"] = row["method"] or first
+            row["path"] = row["path"] or target.partition(" ")[0]
+        elif kind == "mooncake":
+            at = self._mooncake(row, where)
+        elif kind == "burstgpt" and not count(row["output_tokens"]):
+            # its authors count an answer of no tokens as a failure, which says nothing of lengths
+            row["output_tokens"] = None
+            self._met["no answer"] += 1
+        elif kind == "proxy" and isinstance(row.get("new"), bool):
+            self._met["new" if row["new"] else "repeat"] += 1
+        if at is None:
+            name = FIELDS[kind].get("ts", ("ts",))[0]
+            raise ToolkitError(
+                f"{where} has no time that can be read", f"Write seconds since 1970 as `{name}`"
             )
+        fields = _converted(row, EXCHANGE)
+        fields["path"] = _text((fields["path"] or "").partition("?")[0])
+        if fields["client"] is not None and kind in ("nginx", "bodies"):
+            fields["client"] = self._client(fields["client"])
+        asked = self._asked(kind, row, where, fields["method"], fields["path"])
+        if kind in TRACE_EXAMPLES:
+            fields["prompt_tokens"] = None  # it is the request's, and not by the answer's usage
+        damaged, cache = row.get("damaged") is True, row.get("cache")
         return Seen(
-            ts=_time(row, where),
-            took_ms=span(row.get("took_ms")),
-            server=_text(row.get("server")),
+            ts=at,
             asked=asked,
             damaged=damaged,
-            problem=problem if damaged else None,
-            in_flight=count(row.get("in_flight")),
-            client=_text(row.get("client")),
-            **_exchange(row),
-        )
-
-    def _proxied(self, row: Row, where: str) -> Seen:
-        if isinstance(row.get("new"), bool):
-            self._met["new" if row["new"] else "repeat"] += 1
-        prompt, request = _text(row.get("prompt_key")), _text(row.get("request_key"))
-        exact = _text(row.get("exact_key")) or request or prompt
-        asked = None
-        # a line that has `prompt_key` without a value is of a request that had no prompt, e.g., `GET /v1/models`
-        if exact is not None or "prompt_key" not in row:
-            exact = exact or key_of(self._name, where)
-            asked = self._shared(
-                Asked(
-                    exact_key=exact,
-                    request_key=request,
-                    prompt_key=prompt or request or exact,
-                    body_bytes=count(row.get("body_bytes")) or 0,
-                    prompt_chars=count(row.get("prompt_chars")),
-                    **_parameters(row),
-                )
-            )
-        cache = row.get("cache")
-        return Seen(
-            ts=_time(row, where),
-            server=_text(row.get("upstream")),
-            asked=asked,
-            client=_text(row.get("team")),
+            problem=_text(row.get("problem")) if damaged else None,
             cache=cache if cache in ("hit", "miss", "coalesced") else None,
-            **_exchange(row),
+            **fields,
         )
 
-    def _nginx(self, row: Row, where: str) -> Seen:
-        exchange = _exchange(row)
-        took_s = span(row.get("request_time"))
-        exchange["latency_ms"] = None if took_s is None else took_s * 1e3
-        exchange["method"] = _text(_first(row, "request_method", "method"))
-        line = _text(row.get("request"))
-        if line is not None:  # the request's first line, e.g., `POST /v1/completions HTTP/1.1`
-            method, _, target = line.partition(" ")
-            path = target.split(" ")[0].partition("?")[0]
-            exchange["method"] = exchange["method"] or method
-            exchange["path"] = exchange["path"] or path or None
-        body, asked = row.get("request_body"), None
-        if isinstance(body, str) and body not in ("", "-"):
-            asked = self._asked(body.encode("utf-8", "surrogateescape"), exchange["path"])
-        elif exchange["method"] == "POST":
-            self._met["no body"] += 1
-            key = key_of(self._name, where)
-            asked = Asked(exact_key=key, prompt_key=key, body_bytes=0)
-        return Seen(
-            # nginx writes a line when it is done with a request
-            ts=_time(row, where, "msec", "time_iso8601", *TIMES) - (took_s or 0.0),
-            client=self._address(_first(row, "remote_addr", "client")),
-            server=_text(_first(row, "server", "upstream_addr", "server_addr", "host")),
-            asked=asked,
-            **exchange,
-        )
-
-    def _body(self, row: Row, line: bytes | None, where: str, ts: float) -> Seen:
-        """A line that is a request's body, byte for byte, or holds one."""
-        if not _has_body(row):
-            # bytes that nobody kept are written as most clients write them
-            return Seen(ts=ts, asked=self._asked(line or json.dumps(row).encode(), None))
-        body = row["body"]
-        if not isinstance(body, str | dict):
-            raise ToolkitError(f"{where}: `body` is neither an object nor a text", BODY_EXAMPLE)
-        text = body if isinstance(body, str) else json.dumps(body)
-        return Seen(
-            ts=ts,
-            client=self._address(_first(row, "client", "remote_addr", "user")),
-            asked=self._asked(text.encode("utf-8", "surrogateescape"), _path(row)),
-            **_exchange(row),
-        )
-
-    def _mooncake(self, row: Row, where: str) -> Seen:
-        ms, ids = number(row.get("timestamp")), row.get("hash_ids")
-        tokens, output = count(row.get("input_length")), count(row.get("output_length"))
+    def _mooncake(self, row: dict[str, Any], where: str) -> float:
+        """Check a line of Mooncake's, give its row the keys and blocks of its prompt, and say when it came."""
+        ms, ids, tokens = number(row["ts"]), row.get("hash_ids"), count(row["prompt_tokens"])
         whole, rest = divmod(tokens or 0, MOONCAKE_BLOCK)
         # one for each 512 tokens and one for the rest, which a trace may leave out
         if (
@@ -459,25 +375,75 @@ class _Reader:
             or not all(type(one) is int and 0 <= one < 2**64 for one in ids)
             or not whole <= len(ids) <= whole + bool(rest)
         ):
-            raise ToolkitError(f"{where} is no line of a Mooncake trace", MOONCAKE_EXAMPLE)
+            raise ToolkitError(
+                f"{where} is no line of the mooncake trace", TRACE_EXAMPLES["mooncake"]
+            )
         blocks = b"".join(one.to_bytes(8) for one in ids)
         # without an id for the rest of it nobody knows what a prompt ends with
         is_known = len(ids) * MOONCAKE_BLOCK >= tokens
         key = key_of(blocks.hex(), tokens, "" if is_known else where)
-        asked = Asked(
-            exact_key=key,
-            request_key=key,
-            prompt_key=key,
-            body_bytes=0,
-            prompt_tokens=tokens,
-            prompt_blocks=blocks[: 8 * whole],
-            block_tokens=float(MOONCAKE_BLOCK),
-        )
-        return Seen(ts=ms / 1e3, asked=self._shared(asked), output_tokens=output)
+        row |= dict.fromkeys(("exact_key", "request_key", "prompt_key"), key)
+        row["prompt_blocks"] = blocks[: 8 * whole]
+        return ms / 1e3
 
-    def _asked(self, body: bytes, path: str | None) -> Asked:
-        known = self._remembered.get(body_key(body))
-        return known or self._shared(asked_of(body, path=path, keep_text=self._keep_text))
+    def _asked(
+        self, kind: Kind, row: Row, where: str, method: str | None, path: str | None
+    ) -> Asked | None:
+        """What is asked for: by the body's bytes where they were kept, else by its keys; else it is like no other, or no prompt."""
+        body, coded = row.get("body"), row.get("body_base64")
+        if isinstance(coded, str):
+            try:
+                body = base64.b64decode(coded, validate=True)
+            except ValueError:
+                body = None
+        elif kind == "bodies" and isinstance(body, dict):
+            body = json.dumps(body).encode()
+        elif isinstance(body, str) and not (kind == "nginx" and body in ("", "-")):
+            body = body.encode("utf-8", "surrogateescape")
+        elif kind == "bodies" and not isinstance(body, bytes):
+            raise ToolkitError(f"{where}: `body` is neither an object nor a text", BODY_EXAMPLE)
+        if isinstance(body, bytes):
+            known = self._remembered.get(body_key(body))
+            return known or self._shared(asked_of(body, path=path, keep_text=self._keep_text))
+
+        keys = {name: _text(row.get(name)) for name in ("exact_key", "request_key", "prompt_key")}
+        exact = keys["exact_key"] or keys["request_key"] or keys["prompt_key"]
+        if exact is None:
+            # a line of the proxy's with `prompt_key` without a value is of a request that had no prompt, e.g., `GET /v1/models`
+            is_asking = kind in TABLES or (kind == "proxy" and "prompt_key" not in row)
+            if kind == "nginx" and method == "POST":
+                is_asking = True
+                self._met["no body"] += 1
+            if not is_asking:
+                return None
+            # nobody knows whether another was like it
+            exact = keys["prompt_key"] = key_of(self._name, where)
+        if exact in self._remembered:
+            return self._remembered[exact]
+        fields = _converted(row, SETTINGS)
+        stream, seed, options = row.get("stream"), row.get("seed"), row.get("options")
+        preview = _text(row.get("prompt_preview"))
+        if preview is not None and len(preview) < PREVIEW_CHARS and self._keep_text:
+            fields["prompt_text"] = preview
+        if kind in TRACE_EXAMPLES:
+            fields["prompt_tokens"] = count(row["prompt_tokens"])
+        if kind == "mooncake":
+            fields |= {"prompt_blocks": row["prompt_blocks"], "block_tokens": float(MOONCAKE_BLOCK)}
+        if isinstance(options, list):
+            fields["options"] = tuple(one for one in options if isinstance(one, str))
+        return self._shared(
+            Asked(
+                exact_key=exact,
+                request_key=keys["request_key"],
+                prompt_key=keys["prompt_key"],
+                problem=None if row.get("damaged") else _text(row.get("problem")),
+                body_bytes=count(row.get("body_bytes")) or 0,
+                images=count(row.get("images")) or 0,
+                stream=stream if isinstance(stream, bool) else None,
+                seed=seed if type(seed) is int and abs(seed) <= MOST else None,
+                **fields,
+            )
+        )
 
     def _shared(self, asked: Asked) -> Asked:
         """The one record of all equal bodies."""
@@ -485,68 +451,10 @@ class _Reader:
             self._remembered.clear()
         return self._remembered.setdefault(asked.exact_key, asked)
 
-    def _address(self, value: object) -> str | None:
-        word = _text(value)
-        return None if word is None else self._client(word)
-
 
 def _has_body(row: Row) -> bool:
     """Whether a line holds a request body, rather than being one."""
     return row.get("body") is not None and all(row.get(name) is None for name in PROMPTS)
-
-
-def _time(row: Row, where: str, *names: str) -> float:
-    """When; a request without a time has no place among the others."""
-    found = moment(_first(row, *(names or TIMES)))
-    if found is None:
-        wanted = "`msec` or `time_iso8601`" if names else "`ts` or `timestamp`"
-        raise ToolkitError(
-            f"{where} has no time that can be read", f"Write seconds since 1970 as {wanted}"
-        )
-    return found
-
-
-def _exchange(row: Row) -> dict[str, Any]:
-    """Method, path and what a line tells of the answer, in the words that are usual for it."""
-    output = count(_first(row, "output_tokens", "completion_tokens"))
-    ttft = span(row.get("ttft_ms"))
-    latency = span(_first(row, "latency_ms", "e2e_ms", "duration_ms"))
-    tpot = span(row.get("tpot_ms"))
-    if latency is None and ttft is not None and tpot is not None and output:
-        latency = ttft + tpot * (output - 1)  # what the time per output token says
-    return {
-        "method": _text(row.get("method")),
-        "path": _path(row),
-        "status": count(_first(row, "status", "status_code")),
-        "ttft_ms": ttft,
-        "latency_ms": latency,
-        "prompt_tokens": count(row.get("prompt_tokens")),
-        "cached_tokens": count(row.get("cached_tokens")),
-        "output_tokens": output,
-        "finish_reason": _text(row.get("finish_reason")),
-    }
-
-
-def _parameters(row: Row) -> dict[str, Any]:
-    """What a line tells of the request's own settings."""
-    stream, seed, options = row.get("stream"), row.get("seed"), row.get("options")
-    return {
-        "model": _text(row.get("model")),
-        "stream": stream if isinstance(stream, bool) else None,
-        "max_tokens": count(_first(row, "max_tokens", "max_completion_tokens")),
-        "temperature": number(row.get("temperature")),
-        "top_p": number(row.get("top_p")),
-        "n": count(row.get("n")),
-        "seed": seed if type(seed) is int and abs(seed) <= MOST else None,
-        "options": tuple(one for one in options if isinstance(one, str))
-        if isinstance(options, list)
-        else (),
-    }
-
-
-def _path(row: Row) -> str | None:
-    path = _text(_first(row, "path", "request_uri", "uri", "url", "endpoint"))
-    return None if path is None else path.partition("?")[0]
 
 
 # --- Values that others wrote, taken for what they are meant to be; what is none is None --------------
@@ -611,8 +519,8 @@ def key_of(*parts: object) -> str:
     """32 hexadecimal digits, equal for equal parts."""
     digest = blake2b(digest_size=16)
     for part in parts:
-        told = str(part).encode("utf-8", "surrogatepass")
-        digest.update(len(told).to_bytes(8) + told)
+        text = str(part).encode("utf-8", "surrogatepass")
+        digest.update(len(text).to_bytes(8) + text)
     return digest.hexdigest()
 
 
@@ -638,3 +546,23 @@ def _cells(line: bytes) -> list[str]:
         return next(csv.reader([line.decode("utf-8", "replace")]), [])
     except csv.Error:  # a field beyond csv's limit of 128 KB, a bare carriage return
         return []
+
+
+Types = dict[Callable[[object], Any], tuple[str, ...]]
+
+EXCHANGE: Types = {
+    _text: ("client", "server", "method", "path", "finish_reason"),
+    span: ("took_ms", "ttft_ms", "latency_ms"),
+    count: ("status", "prompt_tokens", "cached_tokens", "output_tokens", "in_flight"),
+}
+"""Fields of a row that are Seen's, by what they have to be."""
+SETTINGS: Types = {
+    _text: ("model",),
+    count: ("max_tokens", "n", "messages", "prompt_chars"),
+    number: ("temperature", "top_p"),
+}
+"""The same of Asked's."""
+
+
+def _converted(row: Row, types: Types) -> dict[str, Any]:
+    return {name: convert(row.get(name)) for convert, names in types.items() for name in names}

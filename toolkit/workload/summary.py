@@ -1,4 +1,4 @@
-"""The whole report on a workload as one record: what is asked, how often, when, how long, and what follows from it.
+"""The whole report on a workload as one record: what is sent, how often, when, how long, and what follows from it.
 
 Field names are the keys of `toolkit workload --json`. It puts the package's answers together and says what is unknown and why.
 """
@@ -52,25 +52,6 @@ DAMAGED = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSettings:
-    """What the user tells beside the requests."""
-
-    latency_s: float | None = None
-    """Of every answer, where answers were not followed."""
-    current_max_model_len: int | None = None
-    model_max_len: int | None = None
-    """The longest the model can take."""
-    max_num_seqs: int | None = None
-    policy: Policy = "all"
-    """Which answers a cache may give again: all, as in a contest, or those that temperature 0 or a seed declares."""
-    kv_blocks: tuple[int, ...] = ()
-    """Capacities of a prefix cache to try, in blocks, e.g., a host's `num_gpu_blocks`."""
-    sizes: tuple[int | None, ...] = SIZES
-    """Entries; None: without end."""
-    ttls_s: tuple[float | None, ...] = TTLS_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFigures:
     """How answers came, of the requests where that is known."""
 
@@ -87,7 +68,7 @@ class AnswerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """All that can be said of the captured requests. None is unknown; `unknown` says why."""
+    """All that is known of the captured requests. None is unknown; `unknown` says why."""
 
     headline: str
     requests: int
@@ -120,170 +101,189 @@ class Workload:
     mix: Mix
     answers: AnswerFigures
     forecast: Forecast | None
-    """None: the source does not tell which requests are alike."""
+    """None: the source does not say which requests are alike."""
     prefixes: Prefixes
     model_length: ModelLength
     warnings: tuple[str, ...]
     unknown: tuple[str, ...]
 
 
-PLAIN = ReportSettings()
+def summarise(
+    columns: RequestColumns,
+    *,
+    latency_s: float | None = None,
+    current_max_model_len: int | None = None,
+    model_max_len: int | None = None,
+    max_num_seqs: int | None = None,
+    policy: Policy = "all",
+    kv_blocks: tuple[int, ...] = (),
+    sizes: tuple[int | None, ...] | None = None,
+    ttls_s: tuple[float | None, ...] = TTLS_S,
+) -> Workload:
+    """Put the whole report together.
 
-
-def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Workload:
-    """Put the whole report together."""
+    `latency_s` is of every answer, where answers were not followed. `policy`: which answers a cache may give again: all, as in
+    a contest, or those that temperature 0 or a seed declares. `kv_blocks`: capacities of a prefix cache to try, in blocks,
+    e.g., a host's `num_gpu_blocks`. `sizes` (answers) and `ttls_s` are of the response caches to try; None: without end.
+    """
     identities, total = columns.identities, len(columns)
     prompts = prompt_tokens(columns)
-    sizes = lengths(columns, prompts)
-    asked = mix(columns)
-    when = Arrivals(why="the source tells no times")
+    all_lengths, settings = lengths(columns, prompts), mix(columns)
+    when = Arrivals(why="the source has no times")
     under_way = Concurrency(basis=None, why=when.why)
+    latency: Numbers | None = None
     if columns.arrivals:
         when = arrivals(columns.ts)
-        under_way = concurrency(columns, when.requests_per_s, options.latency_s)
-    length = model_length(
-        columns,
-        prompts,
-        current=options.current_max_model_len,
-        model_max=options.model_max_len,
-    )
-    prefixes = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
+        under_way = concurrency(columns, when.requests_per_s, latency_s)
+        # measured, else the mean of the measured ones, else the user's
+        known = columns.latency_s[~np.isnan(columns.latency_s)]
+        if len(known):
+            latency = np.nan_to_num(columns.latency_s, nan=float(known.mean()))
+        elif latency_s is not None:
+            latency = np.full(total, latency_s)
+    length = model_length(columns, prompts, current=current_max_model_len, model_max=model_max_len)
+    prefixes = shared_prefix(columns, capacities=kv_blocks, top=LEADERS)
     if not columns.beginnings:
         prefixes = replace(prefixes, share=None, last_half_share=None, by_capacity=())
 
+    unknown = list(_unknown(columns, prompts, latency, policy))
     # without settings nobody knows which requests declare themselves repeatable
-    policy: Policy = options.policy if identities == "bodies" else "all"
+    policy = policy if identities == "bodies" else "all"
     eligible = declared(columns) if policy == "declared" else np.ones(total, dtype=bool)
     # what failed is worth nothing to others and costs next to nothing; an answer nobody saw, NaN, did not
     failed: Mask = (columns.status < 200) | (columns.status >= 300)
-    latency = latencies(columns, options)
-    reused = None
+    reused = ahead = None
     if identities is not None:
         times = columns.ts if columns.arrivals else None
         reused = reuse(columns.request, times, latency, eligible & ~failed)
+    if identities and total:
+        if sizes is None:
+            # up to the first that holds every key, as larger ones say the same again
+            keys = int(columns.request.max()) + 1
+            least = min((size for size in SIZES if size is not None and size >= keys), default=keys)
+            sizes = tuple(size for size in SIZES if size is None or size <= least)
+        ahead = forecast(
+            columns,
+            latency,
+            sizes=sizes,
+            # without times nothing grows old
+            ttls=ttls_s if columns.arrivals else (None,),
+            eligible=eligible,
+            failed=failed,
+        )
 
     def prefix_share(which: Mask) -> float | None:
         if prefixes.share is None or which.all():
             return prefixes.share
         return shared_prefix(columns.part(which)).share
 
-    cost = work(columns, prompts, failed)
-    allowed = asked.declared_share
-    spoken, limits = sizes.output_tokens, sizes.max_tokens
-    found = (
-        *savings(cost, reused, prefix_share, declared_share=allowed, policy=policy),
-        *adjustments(length, under_way, spoken, limits, options.max_num_seqs),
-    )
-    ahead = None
-    if identities and total:
-        sizes_tried = options.sizes
-        if sizes_tried == SIZES:
-            # up to the first that holds every key, as larger ones say the same again; the user's own all
-            keys = int(columns.request.max()) + 1
-            least = min((size for size in SIZES if size is not None and size >= keys), default=keys)
-            sizes_tried = tuple(size for size in SIZES if size is None or size <= least)
-        ahead = forecast(
-            columns,
-            latency,
-            sizes=sizes_tried,
-            # without times nothing grows old
-            ttls=options.ttls_s if columns.arrivals else (None,),
-            eligible=eligible,
-            failed=failed,
+    tokens, basis = work(columns, prompts, failed)
+    if basis == "mixed":
+        unknown.append(
+            "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"
         )
-    counted = distribution(columns) if identities else Distribution(requests=total)
-    tops = dict(zip(TOPS, counted.tops, strict=False))
+    levers = (
+        *savings(
+            tokens,
+            basis,
+            reused,
+            prefix_share,
+            declared_share=settings.declared_share,
+            policy=policy,
+        ),
+        *adjustments(
+            length,
+            under_way,
+            all_lengths.output_tokens,
+            all_lengths.max_tokens,
+            max_num_seqs,
+        ),
+    )
+    counts = distribution(columns) if identities else Distribution(requests=total)
+    tops = dict(zip(TOPS, counts.tops, strict=False))
     return Workload(
-        headline=headline(found, length, policy) if total else "no request to judge by",
+        headline=headline(levers, length, policy) if total else "no request to judge by",
         requests=total,
         damaged=columns.damaged,
         other=columns.other,
         refused=sum(columns.refused.values()),
         # what stands for a body where there is none has no bytes to compare
-        unique_exact=counted.unique_exact if identities == "bodies" else None,
-        unique_canonical=counted.unique_canonical,
-        unique_prompts=counted.unique_prompts,
+        unique_exact=counts.unique_exact if identities == "bodies" else None,
+        unique_canonical=counts.unique_canonical,
+        unique_prompts=counts.unique_prompts,
         top_share={str(most): tops[most].share if most in tops else None for most in TOPS},
-        entropy_bits=counted.entropy_bits,
-        stream_share=asked.stream_share,
+        entropy_bits=counts.entropy_bits,
+        stream_share=settings.stream_share,
         hit_curve=ahead.canonical if ahead else (),
         prefix_share=prefixes.share if identities else None,
         recommended_max_model_len=length.recommended,
-        levers=found,
+        levers=levers,
         policy=policy,
         eligible_share=float(eligible.mean()) if total else None,
-        output_basis=cost.basis,
-        distribution=counted,
+        output_basis=basis,
+        distribution=counts,
         clients=clients(columns),
         arrivals=when,
         concurrency=under_way,
-        lengths=sizes,
-        mix=asked,
+        lengths=all_lengths,
+        mix=settings,
         answers=answers(columns),
         forecast=ahead,
         prefixes=prefixes,
         model_length=length,
-        warnings=(*length.warnings, *_warnings(columns, when, options)),
-        unknown=tuple(_unknown(columns, prompts, cost.basis, options)),
+        warnings=(*length.warnings, *_warnings(columns, when.duration_s, ttls_s)),
+        unknown=tuple(unknown),
     )
-
-
-def latencies(columns: RequestColumns, options: ReportSettings) -> Numbers | None:
-    """Each answer's latency: measured, else the mean of the measured ones, else the user's; None: of no use or unknown."""
-    if not columns.arrivals:
-        return None
-    measured = columns.latency_s
-    known = ~np.isnan(measured)
-    if known.any():
-        return np.where(known, measured, measured[known].mean())
-    return None if options.latency_s is None else np.full(len(columns), options.latency_s)
 
 
 def answers(columns: RequestColumns) -> AnswerFigures:
     """How answers came, those to refused requests included."""
-    known = columns.status[~np.isnan(columns.status)]
-    codes, counts = np.unique(known.astype(np.int64), return_counts=True)
-    statuses = Counter({int(code): int(count) for code, count in zip(codes, counts, strict=True)})
-    statuses.update(columns.refused)
+    known = columns.status[~np.isnan(columns.status)].astype(int).tolist()
+    statuses = Counter(known) + Counter(columns.refused)
     total = statuses.total()
     good = sum(count for code, count in statuses.items() if 200 <= code < 300)
-    told = columns.cache[columns.cache >= 0]
+    cached = columns.cache[columns.cache >= 0]
     return AnswerFigures(
         statuses={str(code): count for code, count in sorted(statuses.items())},
         error_share=1 - good / total if total else None,
         ttft_ms=spread(columns.ttft_s * 1e3),
         latency_ms=spread(columns.latency_s * 1e3),
-        cache_told=len(told),
-        cache_hit_ratio=float((told == 1).mean()) if len(told) else None,
-        cache_coalesced_ratio=float((told == 2).mean()) if len(told) else None,
+        cache_told=len(cached),
+        cache_hit_ratio=float((cached == 1).mean()) if len(cached) else None,
+        cache_coalesced_ratio=float((cached == 2).mean()) if len(cached) else None,
     )
 
 
-def _warnings(columns: RequestColumns, when: Arrivals, options: ReportSettings) -> Iterator[str]:
+def refusals(refused: Mapping[int, int]) -> str:
+    """`HTTP 400: 3, HTTP 503: 1`."""
+    return ", ".join(f"HTTP {status}: {count:,}" for status, count in refused.items())
+
+
+def _warnings(
+    columns: RequestColumns, duration_s: float | None, ttls_s: tuple[float | None, ...]
+) -> Iterator[str]:
     """What makes the figures less worth than they look."""
     seen, total = len(columns), len(columns) + columns.damaged
     if columns.damaged > DAMAGED * total:
         yield f"{columns.damaged:,} of {total:,} requests were damaged and are left out: counts and rates are too low"
-    refused = sum(columns.refused.values())
-    if refused:
+    if refused := sum(columns.refused.values()):
         yield (
-            f"{refused:,} {'request was' if refused == 1 else 'requests were'} refused ({refusals_told(columns.refused)}) and"
+            f"{refused:,} {'request was' if refused == 1 else 'requests were'} refused ({refusals(columns.refused)}) and"
             " shape no limit, lever, forecast or rate here"
         )
     if 0 < seen < FEW:
         yield f"{seen:,} {'request is' if seen == 1 else 'requests are'} few: how often they will repeat is a guess under {FEW:,}"
-    before = float((columns.cache > 0).mean()) if seen else 0.0
-    if before:
+    if (columns.cache > 0).any():
+        before = percent(float((columns.cache > 0).mean()))
         yield (
-            f"a cache in front answered {percent(before)} of requests already: latencies are with it, levers are told as if it"
+            f"a cache in front answered {before} of requests already: latencies are with it, levers are reckoned as if it"
             " were not there"
         )
-    if not columns.arrivals or seen < 2:
+    longest = max((ttl for ttl in ttls_s if ttl is not None), default=0.0)
+    if not columns.arrivals or seen < 2 or duration_s is None:
         return
-    duration_s = when.duration_s or 0.0
-    longest = max((ttl for ttl in options.ttls_s if ttl is not None), default=0.0)
     if not duration_s:
-        yield "all requests bear the same time: nothing that depends on time can be told"
+        yield "all requests bear the same time: nothing that depends on time can be known"
     elif duration_s < LIFETIMES * longest:
         spans, few = (
             f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
@@ -291,38 +291,32 @@ def _warnings(columns: RequestColumns, when: Arrivals, options: ReportSettings) 
         )
         yield (
             f"the capture spans {spans} s: of times to live over {few} s it"
-            " has seen few ends, so their hit ratios are a first glance"
+            " has seen few ends, so their hit ratios are a first estimate"
         )
 
 
-def refusals_told(refused: Mapping[int, int]) -> str:
-    """`HTTP 400: 3, HTTP 503: 1`."""
-    return ", ".join(f"HTTP {status}: {count:,}" for status, count in refused.items())
-
-
 def _unknown(
-    columns: RequestColumns, prompts: PromptTokens, basis: Basis, options: ReportSettings
+    columns: RequestColumns, prompts: PromptTokens, latency: Numbers | None, policy: Policy
 ) -> Iterator[str]:
-    """What cannot be told, why, and what would tell it."""
+    """What cannot be known, why, and what would help."""
+    identities = columns.identities
     if not len(columns):
         yield "no request asked a model for anything: everything"
         return
-    if columns.identities is None:
-        yield "the source does not tell which requests are alike: what repeats, and what a cache would answer, is unknown"
-    if columns.identities != "bodies" and options.policy == "declared":
-        yield "the source tells no settings, so which requests declare themselves repeatable is unknown: all count"
-    if columns.identities == "prompts":
-        yield "the source tells prompts and not all settings: requests that look equal count as equal, so hit ratios are upper bounds"
+    if identities is None:
+        yield "the source does not say which requests are alike: what repeats, and what a cache would answer, is unknown"
+    if identities != "bodies" and policy == "declared":
+        yield "the source has no settings, so which requests declare themselves repeatable is unknown: all count"
+    if identities == "prompts":
+        yield "the source has prompts and not all settings: requests that look equal count as equal, so hit ratios are upper bounds"
     if not columns.beginnings:
-        yield "the source does not tell how prompts begin: what a prefix cache would save is unknown"
+        yield "the source does not say how prompts begin: what a prefix cache would save is unknown"
     if not columns.arrivals:
-        yield "the source tells no times: rates, concurrency and times to live are unknown"
+        yield "the source has no times: rates, concurrency and times to live are unknown"
     if np.isnan(columns.status).all() and np.isnan(columns.output_tokens).all():
         yield "answers were not followed, so their lengths, latencies and errors are unknown: capture with --full"
-    if columns.identities and columns.arrivals and latencies(columns, options) is None:
+    if identities and columns.arrivals and latency is None:
         yield "latency is unknown, so every repeat counts as a hit at once and none as coalesced: give --latency"
-    if basis == "mixed":
-        yield "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"
     if prompts.estimated.any():
         how = "found in this capture" if prompts.calibrated else "a rule of thumb for English"
         yield (

@@ -2,7 +2,7 @@ r"""A workload -> a blast profile that asks the same: which prompts how often, h
 
 The most frequent prompts come with their own weight; all others, the tail, become requests that bear a mark and so are
 like no other. Where a prompt's text was not kept, words stand in for it: as many, the same for equal beginnings. It
-says what the profile cannot tell, and by how much it differs. It writes no file; toolkit/profiles.py reads the text.
+says what the profile cannot hold, and by how much it differs. It writes no file; toolkit/profiles.py reads the text.
 
 A profile marks requests whatever their prompt. In front, where no prefix cache knows what follows; or, behind a prefix
 that all share, at the end, where it knows nearly all: the one that is nearer to the workload is taken. And a profile
@@ -17,12 +17,12 @@ lengths and wrong repeats, the least: a = sqrt(r / D), from r to 1. Where losing
 """
 
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from itertools import count
+from itertools import count, groupby, takewhile
 from math import gcd, isnan, sqrt
 from typing import Any
 
@@ -42,7 +42,7 @@ MOST_CHARS = 4_000_000
 DECK = 10_000
 """Cards from which a blast deals prompts: one that should come more rarely would come too often."""
 UNKNOWN_CHARS = 200
-"""Of a prompt whose length nobody told."""
+"""Of a prompt whose length nobody knows."""
 MOST_COMPARED = 20_000
 """Prompts of which it is looked at how they begin."""
 MANY_MARKS = 0.05
@@ -89,17 +89,17 @@ class Synthesis:
     """Of both: those with the text that was captured."""
     unique_share: float
     notes: tuple[str, ...]
-    """What the profile cannot tell, and where its statistics differ from the workload's."""
+    """What the profile cannot hold, and where its statistics differ from the workload's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedPrompt:
-    """One prompt, and how it was asked."""
+class SentPrompt:
+    """One prompt, and how it was sent."""
 
     count: int
     asked: Asked
     max_tokens: int | None
-    is_guessed: bool = False
+    is_guessed: bool
     """`max_tokens` is how long answers were, for want of a limit."""
     weight: float = 0.0
     in_tail: bool = False
@@ -107,11 +107,9 @@ class AskedPrompt:
     @property
     def length(self) -> tuple[int, bool]:
         """How long, and whether in characters; else in tokens."""
-        if self.asked.prompt_chars:
-            return self.asked.prompt_chars, True
-        if self.asked.prompt_tokens:
-            return self.asked.prompt_tokens, False
-        return UNKNOWN_CHARS, True
+        if self.asked.prompt_chars or not self.asked.prompt_tokens:
+            return self.asked.prompt_chars or UNKNOWN_CHARS, True
+        return self.asked.prompt_tokens, False
 
     @property
     def chars(self) -> int:
@@ -121,7 +119,7 @@ class AskedPrompt:
 
     @property
     def blocks(self) -> list[bytes]:
-        """Its blocks, each told with all before it."""
+        """Its blocks, each hashed with all before it."""
         hashes = self.asked.prompt_blocks
         return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
 
@@ -139,8 +137,7 @@ def synthesis(
     """
     if not len(columns):
         raise ValueError("no request asks a model for anything")
-    prompts = _prompts(columns)
-    requests = sum(one.count for one in prompts)
+    prompts, requests = _prompts(columns), len(columns)
 
     # the prompts that repeat, as many as there is room for, and the tail
     room, listed = most_chars, 0
@@ -151,12 +148,14 @@ def synthesis(
             break
         listed += 1
     weighted, unique_share = _weighted(prompts[:listed], prompts[listed:], most_prompts, most_chars)
-    alike = _alike(prompts)
+    # the share of all blocks of different prompts that another one begins with, too
+    blocks = Counter(block for one in prompts[:MOST_COMPARED] for block in one.blocks)
+    alike = 1 - len(blocks) / blocks.total() if blocks else 0.0
     marks = unique_share >= MANY_MARKS
-    texts, passages, shared, real, notes = _written(
-        weighted, marks=marks, share_prefix=alike >= MARKS_BEHIND or not marks
+    notes: list[str] = []
+    texts, passages, shared, real = _written(
+        weighted, notes, marks=marks, share_prefix=alike >= MARKS_BEHIND or not marks
     )
-    tail_prompts = sum(one.in_tail for one in weighted)
 
     if marks and alike:
         known = "nearly all of its own" if shared else "none"
@@ -171,12 +170,11 @@ def synthesis(
             f"Repeats: {percent(before)} of the {requests:,} requests, {percent(after)} of as many by the profile"
         )
     in_chars = any(one.length[1] for one in prompts)
-    each = 1 if in_chars else WORD_CHARS
+    each, unit = (1, "characters") if in_chars else (WORD_CHARS, "tokens")
     before = sum(one.chars * one.count for one in prompts) / requests / each
     all_weights = sum(one.weight for one in weighted)
     after = sum(one.chars * one.weight for one in weighted) / all_weights / each
     if abs(after - before) > 0.005 * before:
-        unit = "characters" if in_chars else "tokens"
         notes.append(f"Prompt length: {before:,.0f} {unit} on average, {after:,.0f} by the profile")
     if guessed := sum(one.is_guessed for one in weighted):
         notes.append(
@@ -185,12 +183,11 @@ def synthesis(
     if all(one.max_tokens is None for one in prompts):
         notes.append("No request set `max_tokens`; without it a blast takes its own default")
 
-    kinds = {
-        len(weighted): "with the texts that were captured",
-        0: "in words that only have the same lengths and beginnings",
-    }
-    kind = kinds.get(real, f"{real:,} of them with the text that was captured")
-    summary = f"Made of {len(columns):,} requests ({source}): {len(weighted):,} prompts, {kind}"
+    kind = f"{real:,} of them with the text that was captured"
+    if real in (0, len(weighted)):
+        kind = "with the texts that were captured"
+        kind = kind if real else "in words that only have the same lengths and beginnings"
+    summary = f"Made of {requests:,} requests ({source}): {len(weighted):,} prompts, {kind}"
     streams = columns.per_request("stream")
     streams = streams[~np.isnan(streams)]
     head = {
@@ -200,15 +197,15 @@ def synthesis(
         "unique_share": unique_share or None,
         "shared_prefix": shared,
     }
-    lines = [f"{key} = {_value(value)}" for key, value in head.items() if value is not None]
-    if passages:
-        lines += ["", "[passages]"]
-        lines += [f"{name} = {_value(passage)}" for name, passage in passages.items()]
+    tables = [("", head)] + [("[passages]", passages)] * bool(passages)
     for one, text in zip(weighted, texts, strict=True):
-        lines += ["", "[[prompts]]", f"weight = {_value(one.weight)}"]
-        if one.max_tokens is not None and one.max_tokens > 0:
-            lines.append(f"max_tokens = {one.max_tokens}")
-        lines += [f"{key} = {_value(value)}" for key, value in text.items()]
+        limit = one.max_tokens if one.max_tokens and one.max_tokens > 0 else None
+        tables.append(("[[prompts]]", {"weight": one.weight, "max_tokens": limit, **text}))
+    lines = []
+    for title, values in tables:
+        lines += ["", title] if title else []
+        lines += [f"{key} = {_value(value)}" for key, value in values.items() if value is not None]
+    tail_prompts = sum(one.in_tail for one in weighted)
     return Synthesis(
         toml="\n".join([*lines, ""]),
         prompts=len(weighted) - tail_prompts,
@@ -222,10 +219,10 @@ def synthesis(
 # --- Which prompts, how often ---------------------------------------------------------------------------
 
 
-def _prompts(columns: RequestColumns) -> list[AskedPrompt]:
+def _prompts(columns: RequestColumns) -> list[SentPrompt]:
     """Every prompt, the most frequent first, of equal ones the first that came.
 
-    Of all bodies that ask it: the text of whichever has one, the limit that most requests set. A blast limits every
+    Of all bodies that have it: the text of whichever has one, the limit that most requests set. A blast limits every
     request: where nobody set a limit, the length that answers had comes nearest.
     """
     times = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()
@@ -233,45 +230,46 @@ def _prompts(columns: RequestColumns) -> list[AskedPrompt]:
     bodies: dict[int, list[int]] = {}
     for body, prompt in enumerate(columns.prompt[firsts].tolist()):
         bodies.setdefault(prompt, []).append(body)
-    most = int(columns.prompt.max()) + 1
-    # tokens of each prompt and of its answers, the mean of what is known
-    means = []
-    for values in (columns.prompt_tokens, columns.output_tokens):
-        known = ~np.isnan(values)
-        told = np.bincount(columns.prompt[known], minlength=most)
-        sums = np.bincount(columns.prompt[known], weights=values[known], minlength=most)
-        means.append(np.divide(sums, told, out=np.full(most, np.nan), where=told > 0).tolist())
+    read = columns.mean_by_prompt(columns.prompt_tokens).tolist()
+    written = columns.mean_by_prompt(columns.output_tokens).tolist()
     found = []
     for prompt, each in bodies.items():
-        read, said = means[0][prompt], means[1][prompt]
         limits: Counter[int | None] = Counter()
         for body in each:
             limits[columns.asked[body].max_tokens] += times[body]
-        limit = limits.most_common(1)[0][0]
+        [(limit, _)] = limits.most_common(1)
+        is_guessed = limit is None and not isnan(written[prompt])
         asked = columns.asked[next((b for b in each if columns.asked[b].prompt_text), each[0])]
-        if asked.prompt_tokens is None and not isnan(read):
-            asked = replace(asked, prompt_tokens=round(read))
-        is_guessed = limit is None and not isnan(said)
-        one = AskedPrompt(
-            count=sum(times[body] for body in each),
-            asked=asked,
-            max_tokens=max(1, round(said)) if is_guessed else limit,
-            is_guessed=is_guessed,
+        if asked.prompt_tokens is None and not isnan(read[prompt]):
+            asked = replace(asked, prompt_tokens=round(read[prompt]))
+        found.append(
+            SentPrompt(
+                count=limits.total(),
+                asked=asked,
+                max_tokens=max(1, round(written[prompt])) if is_guessed else limit,
+                is_guessed=is_guessed,
+            )
         )
-        found.append(one)
     return sorted(found, key=lambda one: -one.count)
 
 
 def _weighted(
-    listed: Sequence[AskedPrompt], tail: Sequence[AskedPrompt], most_prompts: int, most_chars: int
-) -> tuple[list[AskedPrompt], float]:
+    listed: list[SentPrompt], tail: list[SentPrompt], most_prompts: int, most_chars: int
+) -> tuple[list[SentPrompt], float]:
     """Prompts with weights, and the share of requests that bear a mark."""
     repeated, rest = sum(one.count for one in listed), sum(one.count for one in tail)
     share = repeated / (repeated + rest)
     # the share a of all weights that the listed prompts get (see the top); 0: they are not worth it
     of_listed = float(bool(repeated))
     if repeated and rest:
-        apart = _apart(listed, tail)
+        # D: both distributions after the last of each length
+        lengths = np.array([one.chars for one in (*listed, *tail)])
+        counts = np.array([one.count for one in (*listed, *tail)])
+        order, in_tail = np.argsort(lengths, kind="stable"), np.arange(len(counts)) >= len(listed)
+        of_tail = np.cumsum(np.where(in_tail, counts, 0)[order]) / rest
+        of_others = np.cumsum(np.where(in_tail, 0, counts)[order]) / repeated
+        is_last = np.append(np.diff(lengths[order]) > 0, [True])
+        apart = float(np.abs(of_tail - of_others)[is_last].max())
         of_listed = min(1.0, max(share, sqrt(share / apart))) if apart else 1.0
         wrong = apart * (of_listed - share) + share * (1 - of_listed) / of_listed
         # of repeats, if each of them were like no other
@@ -280,76 +278,41 @@ def _weighted(
             of_listed = 0.0
     if not of_listed:
         listed, tail = [], [*listed, *tail]
-        repeated, rest = 0, repeated + rest
-    if not rest and listed[0].count <= MOST_WEIGHT:
+    if not tail and listed[0].count <= MOST_WEIGHT:
         return [replace(one, weight=float(one.count)) for one in listed], 0.0
 
     def shown(weight: float) -> float:
-        """Of a thousand, with as many digits as a deck of 10,000 cards tells apart."""
+        """Of a thousand, with as many digits as a deck of 10,000 cards distinguishes."""
         return max(0.01, round(weight * 1000, 2))
 
     kept = [replace(one, weight=shown(of_listed * one.count / repeated)) for one in listed]
     if of_listed < 1:
+        # of the tail, evenly from the shortest to the longest, so that lengths are distributed as all of them are: the middle
+        # request of each of `wanted` equal stretches
         room = max(most_chars - sum(one.chars for one in listed), most_chars // 4)
-        picked = _spread(tail, most_prompts, room)
+        ordered = sorted(tail, key=lambda one: one.chars)
+        ends = np.cumsum([one.count for one in ordered])
+        mean = max(1, sum(one.chars * one.count for one in tail) // int(ends[-1]))
+        wanted = max(1, min(most_prompts, len(tail), room // mean))
+        middles = (2 * np.arange(wanted) + 1) * int(ends[-1]) // (2 * wanted)
+        picked = np.unique(np.searchsorted(ends, middles, side="right")).tolist()
         weight = shown((1 - of_listed) / len(picked))
-        kept += [replace(one, weight=weight, in_tail=True) for one in picked]
+        kept += [replace(ordered[place], weight=weight, in_tail=True) for place in picked]
     return kept, round(1 - share / of_listed, 4) if of_listed else 1.0
 
 
-def _spread(tail: Sequence[AskedPrompt], most_prompts: int, most_chars: int) -> list[AskedPrompt]:
-    """Some of the tail, evenly from the shortest to the longest: their lengths are distributed as all of them are."""
-    requests = sorted(
-        (place for place, one in enumerate(tail) for _ in range(one.count)),
-        key=lambda place: tail[place].chars,
-    )
-    mean = max(1, sum(tail[place].chars for place in requests) // len(requests))
-    wanted = max(1, min(most_prompts, len(tail), most_chars // mean))
-    # the middle of each of `wanted` equal stretches
-    places = [requests[(2 * k + 1) * len(requests) // (2 * wanted)] for k in range(wanted)]
-    return [tail[place] for place in dict.fromkeys(places)]
-
-
-def _apart(listed: Sequence[AskedPrompt], tail: Sequence[AskedPrompt]) -> float:
-    """The largest difference between the two distributions of lengths (Kolmogorov and Smirnov's)."""
-    values = np.array([one.chars for one in (*listed, *tail)], dtype=float)
-    counts = np.array([one.count for one in (*listed, *tail)], dtype=float)
-    order = np.argsort(values, kind="stable")
-    is_tail = order >= len(listed)
-    up = np.cumsum(np.where(is_tail, counts[order], 0.0)) / counts[len(listed) :].sum()
-    down = np.cumsum(np.where(is_tail, 0.0, counts[order])) / counts[: len(listed)].sum()
-    last = np.append(np.diff(values[order]) > 0, [True])  # after the last of equal lengths
-    return float(np.abs(up - down)[last].max())
-
-
-def _alike(prompts: Sequence[AskedPrompt]) -> float:
-    """The share of all blocks of different prompts that another one begins with, too."""
-    met: set[bytes] = set()
-    blocks = shared = 0
-    for one in prompts[:MOST_COMPARED]:
-        mine = one.blocks
-        blocks += len(mine)
-        shared += sum(block in met for block in mine)
-        met.update(mine)
-    return shared / blocks if blocks else 0.0
-
-
-def repeats(weighted: Sequence[AskedPrompt], unique_share: float, requests: int) -> float:
-    """The share of so many requests by a profile that were asked before, as it is to be expected."""
+def repeats(weighted: Sequence[SentPrompt], unique_share: float, requests: int) -> float:
+    """The share of so many requests by a profile that were sent before, as it is to be expected."""
     cards = [round(one.weight * 100) for one in weighted]
     deck = sum(cards) // gcd(*cards)
     if deck > max(DECK, len(cards)):
         deck = DECK
-    plain = (1 - unique_share) * requests
-    new = unique_share * requests
-    for one in cards:
-        times = one / sum(cards) * deck  # it is dealt in a round
-        if requests <= deck:
-            missed = (1 - plain / deck) ** times
-        else:
-            missed = unique_share ** (times * requests / deck)
-        new += 1 - missed
-    return 1 - new / requests
+    # that one card's turns up to here all bore a mark, or are to come
+    unseen = unique_share ** (requests / deck)
+    if requests <= deck:
+        unseen = 1 - (1 - unique_share) * requests / deck
+    new: float = sum(1 - unseen ** (one / sum(cards) * deck) for one in cards)
+    return 1 - unique_share - new / requests
 
 
 # --- What they say --------------------------------------------------------------------------------------
@@ -359,41 +322,43 @@ Text = dict[str, Any]
 
 
 def _written(
-    prompts: Sequence[AskedPrompt], *, marks: bool, share_prefix: bool
-) -> tuple[list[Text], dict[str, str], str | None, int, list[str]]:
-    """Texts, passages, the passage that all share, how many texts were captured, and notes.
+    prompts: Sequence[SentPrompt], notes: list[str], *, marks: bool, share_prefix: bool
+) -> tuple[list[Text], dict[str, str], str | None, int]:
+    """Texts, passages, the passage that all share, and how many texts were captured; it adds to the notes.
 
     `marks`: some requests will bear one. `share_prefix`: such marks must leave beginnings alone, and so stand behind a
     prefix that all prompts share.
     """
     chats = [_chat(one.asked) for one in prompts]
+    passages: dict[str, str] = {}
+    shared = None
     if not any(chats):
-        texts, passages, notes = _made_up(prompts)
-        shared = None
-        firsts = {(one.get("passages") or [None])[0] for one in texts}
-        if share_prefix and len(texts) > 1 and len(firsts) == 1 and None not in firsts:
-            [shared] = firsts
+        texts = _made_up(prompts, passages)
+        if not any(one.asked.prompt_blocks for one in prompts):
+            notes.append("How prompts begin alike is unknown; the profile's do not")
+        [first, *others] = {tuple(one["passages"][:1]) for one in texts}
+        if share_prefix and len(texts) > 1 and first and not others:
+            [shared] = first
             for text in texts:
                 del text["passages"][0]
-                if not text["passages"]:
-                    del text["passages"]
         elif share_prefix and marks and passages:
             passages["plain"], shared = PLAIN_PREFIX, "plain"
-        return texts, passages, shared, 0, notes
+        for text in texts:
+            text["passages"] = text["passages"] or None
+        return texts, passages, shared, 0
 
     # texts as they were; words for those that have none
     whole = [
         chat or [{"role": "user", "content": words(one.asked.exact_key, *one.length)}]
         for one, chat in zip(prompts, chats, strict=True)
     ]
-    passages, shared = {}, None
     # the system message that all begin with: a profile puts it before them as it is, but for blanks around it
-    first = whole[0][0]
-    system = first["content"]
+    first_turn = whole[0][0]
+    system = first_turn["content"]
     if (
         share_prefix
-        and (first["role"] == "system" and system.strip() and system == system.strip())
-        and all(chat[0] == first for chat in whole)
+        and (first_turn["role"] == "system" and system.strip() and system == system.strip())
+        and all(chat[0] == first_turn for chat in whole)
         and all(any(turn["content"].strip() for turn in chat[1:]) for chat in whole)
         and not any(turn["role"] == "system" for chat in whole for turn in chat[1:])
     ):
@@ -405,7 +370,6 @@ def _written(
         else {"messages": chat}
         for chat in whole
     ]
-    notes = []
     folded = sum(
         len(chat) == 1 and (one.asked.messages or 1) > 1
         for one, chat in zip(prompts, chats, strict=True)
@@ -418,7 +382,7 @@ def _written(
         notes.append("Images and other parts that are no text are not in the profile")
     if any("tools" in one.asked.options for one in prompts):
         notes.append("Tools are not sent as such; they stand as text before the messages")
-    return texts, passages, shared, sum(map(bool, chats)), notes
+    return texts, passages, shared, sum(map(bool, chats))
 
 
 def _chat(asked: Asked) -> list[dict[str, str]]:
@@ -431,37 +395,26 @@ def _chat(asked: Asked) -> list[dict[str, str]]:
     if not turns or len(turns) != asked.messages or turns[0].start():
         return [{"role": "user", "content": text}]
     ends = [*(turn.start() - 1 for turn in turns[1:]), len(text)]
-    said = [
+    chat = [
         {"role": turn[1], "content": text[turn.end() : end]}
         for turn, end in zip(turns, ends, strict=True)
     ]
-    return said if any(one["content"].strip() for one in said) else []
+    return chat if any(one["content"].strip() for one in chat) else []
 
 
-def _made_up(prompts: Sequence[AskedPrompt]) -> tuple[list[Text], dict[str, str], list[str]]:
+def _made_up(prompts: Sequence[SentPrompt], passages: dict[str, str]) -> list[Text]:
     """Words for all of them, with a passage for each stretch of blocks that the same prompts begin with.
 
     A block is of all before it, so the prompts that have one also have those before it: where the number of prompts
     stays, they are the same prompts.
     """
-    chains = [one.blocks for one in prompts]
-    users = Counter(block for blocks in chains for block in blocks)
+    users = Counter(block for one in prompts for block in one.blocks)
     texts: list[Text] = []
-    passages: dict[str, str] = {}
     named: dict[bytes, str] = {}
     taken: set[str] = set()
-    for one, blocks in zip(prompts, chains, strict=True):
-        runs: list[list[bytes]] = []
-        last = 0
-        for block in blocks:
-            if users[block] < 2:
-                break
-            if users[block] == last:
-                runs[-1].append(block)
-            else:
-                runs.append([block])
-            last = users[block]
-
+    for one in prompts:
+        shared = takewhile(lambda block: users[block] > 1, one.blocks)
+        runs = [list(run) for _, run in groupby(shared, key=users.__getitem__)]
         # the passages that it begins with, and words of its own up to its length
         left, in_chars = one.length
         per_block = (one.asked.block_tokens or 16.0) * (CHARS_PER_TOKEN if in_chars else 1.0)
@@ -483,25 +436,18 @@ def _made_up(prompts: Sequence[AskedPrompt]) -> tuple[list[Text], dict[str, str]
             if text not in taken:
                 break
         taken.add(text)
-        texts.append(({"passages": mine} if mine else {}) | {"text": text})
-    notes = [] if any(chains) else ["How prompts begin alike is unknown; the profile's do not"]
-    return texts, passages, notes
+        texts.append({"passages": mine, "text": text})
+    return texts
 
 
 def words(seed: str, length: int, in_chars: bool) -> str:
     """Words, equal for an equal seed: so many characters, else so many words."""
     wanted = max(1, length)
-    said: list[str] = []
-    size, number = 0, 0
-    while size < wanted:
-        for byte in blake2b(f"{seed} {number}".encode(), digest_size=64).digest():
-            word = WORDS[byte % len(WORDS)]
-            said.append(word)
-            size += len(word) + 1 if in_chars else 1
-        number += 1
-    if not in_chars:
-        return " ".join(said[:wanted])
-    text = " ".join(said)[:wanted]
+    # each word has at least two letters, and a space
+    chosen = random.Random(seed).choices(WORDS, k=1 + wanted // 3 if in_chars else wanted)  # noqa: S311 - no secret
+    text = " ".join(chosen)
+    if in_chars:
+        text = text[:wanted]
     return f"{text[:-1]}." if text.endswith(" ") else text
 
 

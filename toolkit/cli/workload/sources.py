@@ -14,10 +14,9 @@ from toolkit.records import Seen
 from toolkit.store import Store
 from toolkit.units import clock
 from toolkit.workload import RequestColumns, RequestSource, columns, lines_of, read
+from toolkit.workload.page import FIRST_REAL_TS
 
 HINTED_RUNS = 5
-FIRST_REAL_TS = 86_400.0 * 365
-"""Seconds since 1970. Times of that year are a trace's own clock, not a calendar's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +24,8 @@ class ReportSource:
     """The requests of a report, and where they come from."""
 
     columns: RequestColumns
-    told: str
-    """The source in a few words."""
+    source: str
+    """Where they come from, in a few words."""
     kind: str
     """`capture`, or of a file the kind that it was found to be."""
     losses: Mapping[str, int]
@@ -59,17 +58,17 @@ def from_database(
                     f"`{database}` has no capture `{name}`",
                     f"Its newest captures: {known or 'none yet'}",
                 )
-        sightings = [store.last_telling(host.name, host.url) for host in store.hosts()]
+        scrapes = [store.last_telling(host.name, host.url) for host in store.hosts()]
 
         def usual(field: str) -> int | None:
-            """What most of the hosts told when they last told it."""
-            told = [getattr(one, field) for one in sightings if one is not None]
-            counts = Counter(value for value in told if value is not None)
+            """What most of the hosts said when they last said it."""
+            values = [getattr(one, field) for one in scrapes if one is not None]
+            counts = Counter(value for value in values if value is not None)
             return counts.most_common(1)[0][0] if counts else None
 
         return ReportSource(
             columns=columns(store.seen(run.id, from_ts=since, to_ts=until, texts=texts)),
-            told=f"capture `{run.id}` of {clock(run.started_at)}",
+            source=f"capture `{run.id}` of {clock(run.started_at)}",
             kind="capture",
             losses=_losses(store.capture(run.id)),
             notes=() if run.ended_at else ("the capture has no end: it goes on, or it was killed",),
@@ -94,8 +93,8 @@ def from_files(
         """By its address if asked, else by a hash with a secret that lasts as long as this process."""
         if show_clients:
             return address
-        told = address.encode(errors="surrogateescape")
-        return hashlib.blake2b(told, key=secret, digest_size=6).hexdigest()
+        text = address.encode(errors="surrogateescape")
+        return hashlib.blake2b(text, key=secret, digest_size=6).hexdigest()
 
     with ExitStack() as files:
         found: list[RequestSource] = []
@@ -105,7 +104,7 @@ def from_files(
             source = read(lines, name, client=client, keep_text=texts)
             if not source.arrivals and (since is not None or until is not None):
                 raise ToolkitError(
-                    f"`{name}` does not tell when its requests came",
+                    f"`{name}` does not say when its requests came",
                     "Leave --since and --until out",
                 )
             found.append(source)
@@ -116,7 +115,7 @@ def from_files(
                     if (since is None or one.ts >= since) and (until is None or one.ts <= until):
                         yield one
 
-        # of several sources together no more is known than of the least telling one
+        # of several sources together no more is known than of the one that says least
         weakest = min(found, key=lambda one: (None, "prompts", "bodies").index(one.identities))
         laid = columns(
             chosen(),
@@ -136,7 +135,7 @@ def from_files(
     kinds = [one.kind for one in found]
     return ReportSource(
         columns=laid,
-        told=", ".join(f"`{name}` ({kind})" for name, kind in zip(names, kinds, strict=True)),
+        source=", ".join(f"`{name}` ({kind})" for name, kind in zip(names, kinds, strict=True)),
         kind=kinds[0] if len(set(kinds)) == 1 else "mixed",
         losses=dict(losses),
         notes=tuple(notes),
@@ -144,7 +143,7 @@ def from_files(
 
 
 def _losses(summary: Mapping[str, object] | None) -> dict[str, int]:
-    """A capture's word on itself, the whole numbers of it."""
+    """What a capture says of itself, the whole numbers of it."""
     return {
         name: value
         for name, value in (summary or {}).items()

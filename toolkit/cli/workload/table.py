@@ -8,8 +8,8 @@ from rich.text import Text
 from toolkit.report.tables import Column, screen
 from toolkit.units import UNKNOWN, share
 from toolkit.workload import Workload
+from toolkit.workload.levers import NAMES
 from toolkit.workload.page import (
-    LEVER_NAMES,
     endless_last,
     figures,
     lever_number,
@@ -39,7 +39,7 @@ def print_report(report: Workload, source: str, notes: Sequence[str]) -> None:
         saved = "" if lever.saved_share is None else f"saves {share(lever.saved_share)}"
         if saved and lever.standalone_share not in (None, lever.saved_share):
             saved += f", alone {share(lever.standalone_share)}"
-        head = f"{place}. {LEVER_NAMES[lever.code]}".ljust(NAME_WIDTH)
+        head = f"{place}. {NAMES[lever.code]}".ljust(NAME_WIDTH)
         style = "" if lever.recommended else "dim"
         line = Text(f"{head}{saved or lever_number(lever)}".rstrip(), style=style)
         console.print(_hanging(line, width))
@@ -72,10 +72,10 @@ def print_report(report: Workload, source: str, notes: Sequence[str]) -> None:
             row = [size_words(size)]
             for ttl in ttls:
                 cell = cells.get((size, ttl))
-                told = UNKNOWN if cell is None else share(cell.hit_ratio)
+                text = UNKNOWN if cell is None else share(cell.hit_ratio)
                 if cell is not None and cell.coalesced_ratio is not None:
-                    told += f" + {share(cell.coalesced_ratio)}"
-                row.append(told)
+                    text += f" + {share(cell.coalesced_ratio)}"
+                row.append(text)
             rows.append(row)
         columns = [Column(title=ttl_words(ttl), right=True) for ttl in ttls]
         console.table([Column(title="answers held"), *columns], rows)

@@ -37,7 +37,7 @@ BLOCK_TOKENS = 16
 @advanced(
     "--latency",
     type=DURATION,
-    help="How long an answer takes, where none were followed; tells hits from requests that join.",
+    help="How long an answer takes, where none were followed; separates hits from requests that join.",
 )
 @advanced(
     "--max-model-len",
@@ -64,7 +64,7 @@ BLOCK_TOKENS = 16
     multiple=True,
     help="Answers that the cache holds; may be repeated.  [default: a few]",
 )
-@advanced("--show-clients", is_flag=True, help="Keep the addresses that a log tells, unhashed.")
+@advanced("--show-clients", is_flag=True, help="Keep the addresses that a log holds, unhashed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
@@ -125,10 +125,10 @@ def command(
     from toolkit.cli.waiting import waiting_for
     from toolkit.cli.workload.sources import from_database, from_files
     from toolkit.cli.workload.table import print_report
-    from toolkit.workload import ReportSettings, summarise, synthesis
+    from toolkit.workload import summarise, synthesis
     from toolkit.workload.exports import export as trace_of
-    from toolkit.workload.page import losses_told, page
-    from toolkit.workload.summary import PLAIN, refusals_told
+    from toolkit.workload.page import losses_lines, page
+    from toolkit.workload.summary import TTLS_S, refusals
 
     texts = profile is not None
     with waiting_for("Reading"):
@@ -136,24 +136,24 @@ def command(
             found = from_files(sources, since, until, texts=texts, show_clients=show_clients)
         else:
             found = from_database(database, run, since, until, texts=texts)
-    laid = found.columns
-    if not len(laid):
+    requests = found.columns
+    if not len(requests):
         counts = (
-            (laid.other, "of other kinds, e.g., GET /metrics"),
-            (sum(laid.refused.values()), f"refused ({refusals_told(laid.refused)})"),
-            (laid.damaged, "damaged"),
+            (requests.other, "of other kinds, e.g., GET /metrics"),
+            (sum(requests.refused.values()), f"refused ({refusals(requests.refused)})"),
+            (requests.damaged, "damaged"),
         )
         met = ", ".join(f"{count:,} {what}" for count, what in counts if count)
-        what = "was answered" if laid.refused else "asks a model for anything"
+        what = "was answered" if requests.refused else "asks a model for anything"
         raise ToolkitError(
-            f"no request in {found.told} {what}",
+            f"no request in {found.source} {what}",
             f"Met were {met}; see what else there is with `toolkit runs` or `--from`"
             if met
             else "Is it the right source, and do `--since` and `--until` leave any?",
         )
     if export:
         with waiting_for("Reckoning"):
-            trace = trace_of(laid, export)
+            trace = trace_of(requests, export)
         for line in trace.lines:
             click.echo(line, nl=False)
         for note in trace.notes:
@@ -161,28 +161,28 @@ def command(
         return
 
     kv_blocks = (found.kv_cache_tokens or 0) // BLOCK_TOKENS
-    settings = ReportSettings(
-        latency_s=latency,
-        current_max_model_len=max_model_len or found.max_model_len,
-        model_max_len=model_limit,
-        max_num_seqs=max_num_seqs,
-        policy=policy,
-        kv_blocks=(kv_blocks,) if kv_blocks else (),
-        sizes=(*sorted(set(size)), None) if size else PLAIN.sizes,
-        ttls_s=tuple(sorted(set(ttl))) or PLAIN.ttls_s,
-    )
     with waiting_for("Reckoning"):
-        report = summarise(laid, options=settings)
-    source = found.told.replace("`", "")
+        report = summarise(
+            requests,
+            latency_s=latency,
+            current_max_model_len=max_model_len or found.max_model_len,
+            model_max_len=model_limit,
+            max_num_seqs=max_num_seqs,
+            policy=policy,
+            kv_blocks=(kv_blocks,) if kv_blocks else (),
+            sizes=(*sorted(set(size)), None) if size else None,
+            ttls_s=tuple(sorted(set(ttl))) or TTLS_S,
+        )
+    source = found.source.replace("`", "")
     # files first: who reads the report may close it early, as `head` does, and that ends the command
     if html:
         with waiting_for("Drawing"):
-            text = page(report, told=found.told, notes=found.notes, losses=dict(found.losses))
+            text = page(report, source=source, notes=found.notes, losses=found.losses)
         with writing("Report", html, "--html"):
             html.write_text(text, encoding="utf-8")
     if profile:
         with waiting_for("Reckoning the profile"):
-            made = synthesis(laid, source=source)
+            made = synthesis(requests, source=source)
         with writing("Profile", profile, "--profile"):
             profile.write_text(made.toml, encoding="utf-8")
         for note in made.notes:
@@ -197,4 +197,4 @@ def command(
         }
         print_json(asdict(report) | about)
     else:
-        print_report(report, source, [*losses_told(found.losses), *found.notes])
+        print_report(report, source, [*losses_lines(found.losses), *found.notes])
