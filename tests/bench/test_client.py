@@ -111,42 +111,6 @@ async def test_a_token_counts_from_its_read_and_not_from_its_readers_turn() -> N
     assert shot.sent_at + shot.ttft_ms / 1000 < busy_s
 
 
-async def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None:
-    wrote_s: list[float] = []
-
-    async def answer(writer: asyncio.StreamWriter) -> bool:
-        half = len(WHOLE_PAGE) - 10
-        for piece in (WHOLE_PAGE[:half], WHOLE_PAGE[half:]):
-            wrote_s.append(time.monotonic())
-            writer.write(piece)
-            await turns()
-        return True
-
-    async with ChatServer(answer) as server:
-        shot, _, last_s = await one_shot(server.url, stream=False), *wrote_s
-    assert shot.ok, shot.error
-    assert shot.sent_at is not None
-    assert shot.e2e_ms is not None
-    assert shot.sent_at + shot.e2e_ms / 1000 >= last_s
-    assert (shot.ttft_ms, shot.ttft_visible_ms, shot.itl, shot.tpot_ms) == (None,) * 4
-    assert shot.took_ms == shot.e2e_ms
-
-
-@pytest.mark.parametrize(("concurrency", "from_plan"), [(1, False), (None, True)])
-async def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
-    concurrency: int | None, from_plan: bool
-) -> None:
-    async with ChatServer() as server, client_of(server.url) as client:
-        planned_s = time.monotonic() - 5.0
-        shot = await client.send(context(concurrency), ask(), planned_s)
-    assert shot.send_lag_ms is not None
-    assert shot.ttft_ms is not None
-    assert shot.send_lag_ms >= 5000
-    assert (shot.ttft_ms >= 5000) is from_plan
-    assert (shot.took_ms >= 5000) is from_plan
-    assert shot.sent_at == pytest.approx(shot.planned_at + shot.send_lag_ms / 1000)
-
-
 async def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
     async with ChatServer() as server, client_of(server.url, timeout_s=3.0) as client:
         shot = await client.send(context(None), ask(), time.monotonic() - 4.0)

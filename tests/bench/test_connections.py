@@ -11,7 +11,7 @@ import pytest
 from aiohttp.client_proto import ResponseHandler
 from support.chat import ask, client_of, context, one_shot
 
-from toolkit.bench.connections import CachedResolver, TimedConnection, addresses
+from toolkit.bench.connections import TimedConnection, addresses
 
 
 class Inner(asyncio.Protocol):
@@ -215,8 +215,3 @@ async def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.Monke
         assert (
             await client.send(context(), ask(), time.monotonic())
         ).error == "no connection: this machine is out of threads for name lookups"
-
-
-async def test_a_name_is_told_in_aiohttps_words() -> None:
-    [found] = await CachedResolver().resolve("127.0.0.1", 8000, socket.AF_INET)
-    assert (found["host"], found["port"], found["family"]) == ("127.0.0.1", 8000, socket.AF_INET)

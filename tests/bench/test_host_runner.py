@@ -62,40 +62,39 @@ async def dead_runner(**changes: Any) -> HostRunner:
     return runner
 
 
-def test_a_dead_host_is_charged_with_all_that_was_planned_for_it() -> None:
-    runner = asyncio.run(dead_runner(requests=25))
+@pytest.mark.parametrize(
+    ("changes", "slots"),
+    [
+        ({"requests": 25}, {2: range(25)}),
+        # at least four waves a level
+        ({"levels": (1, 3), "requests": 2}, {1: range(4), 3: range(LEVEL_SLOTS, LEVEL_SLOTS + 12)}),
+        # where only time was planned, one wave
+        ({"requests": None, "duration_s": 5.0, "concurrency": 3}, {3: range(3)}),
+    ],
+)
+async def test_a_dead_host_is_charged_with_all_that_was_planned_for_it(
+    changes: dict[str, Any], slots: dict[int, range]
+) -> None:
+    runner = await dead_runner(**changes)
     assert runner.error == "`/v1/models`: no connection: connection refused"
-    assert [shot.slot for shot in runner.records] == list(range(25))
-    [what] = {
-        (s.ok, s.error_kind, s.error, s.sent_at, s.took_ms, s.concurrency) for s in runner.records
-    }
-    assert what == (False, "not_sent", runner.error, None, None, 2)
-    assert len({shot.planned_at for shot in runner.records}) == 1
+    found: dict[int | None, list[int]] = {}
+    for shot in runner.records:
+        found.setdefault(shot.concurrency, []).append(shot.slot)
+    assert found == {level: list(expected) for level, expected in slots.items()}
+    [what] = {(s.ok, s.error_kind, s.error, s.sent_at, s.took_ms) for s in runner.records}
+    assert what == (False, "not_sent", runner.error, None, None)
+    assert len({shot.planned_at for shot in runner.records}) == len(slots)
 
 
-def test_a_dead_host_is_charged_at_each_level() -> None:
-    runner = asyncio.run(dead_runner(levels=(1, 3), requests=2))
-    # at least four waves a level
-    assert Counter(shot.concurrency for shot in runner.records) == {1: 4, 3: 12}
-    assert [shot.slot for shot in runner.records] == [
-        *range(4),
-        *range(LEVEL_SLOTS, LEVEL_SLOTS + 12),
-    ]
-
-
-def test_a_dead_host_is_charged_when_its_requests_were_due() -> None:
+async def test_a_dead_host_is_charged_when_its_requests_were_due() -> None:
     began_s = time.monotonic()
-    runner = asyncio.run(dead_runner(rate=100.0, arrival="constant", requests=5))
+    runner = await dead_runner(rate=100.0, arrival="constant", requests=5)
     # not all at once: the screen shows a run of so many seconds
     assert time.monotonic() - began_s >= 0.04
     began = runner.records[0].planned_at
     offsets = [shot.planned_at - began for shot in runner.records]
     assert offsets == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.04])
     assert {shot.concurrency for shot in runner.records} == {None}
-
-
-def test_a_dead_host_owes_one_wave_when_only_time_was_planned() -> None:
-    assert len(asyncio.run(dead_runner(requests=None, duration_s=5.0, concurrency=3)).records) == 3
 
 
 async def test_charging_lets_the_others_work_meanwhile() -> None:
@@ -282,14 +281,6 @@ async def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
         assert bodies[twin.slot] == bodies[twin.pair]
         assert (shots[twin.pair].kind, shots[twin.pair].ok) == ("unique", True)
     assert len(set(bodies)) == 24 - len(twins)
-
-
-async def test_what_was_not_answered_has_no_twin() -> None:
-    async with ChatServer(FAILS) as server:
-        wanted = plan(concurrency=8, requests=16, sameness="pairs")
-        assert Counter(shot.kind for shot in await measured(runner_at(server.url, wanted))) == {
-            "unique": 16
-        }
 
 
 async def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:

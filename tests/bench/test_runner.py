@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.benching import MARK, plan, profile, texts, unmarked
-from support.chat import CHAT, STREAM, ChatServer, Gate, models_page, until
+from support.chat import STREAM, ChatServer, Gate, until
 from support.raw_server import RawServer
 
 from toolkit.bench.client import HostClient
@@ -42,11 +42,6 @@ async def run_over(servers: Sequence[RawServer], wanted: BenchPlan, **settings: 
 
 def shots_of(bench: Bench) -> list[RequestRecord]:
     return [shot for runner in bench.hosts for shot in runner.records]
-
-
-async def dead_url() -> str:
-    async with RawServer({}) as server:
-        return server.url
 
 
 # --- the same for all ----------------------------------------------------------------------------------
@@ -135,17 +130,6 @@ async def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
     ]
 
 
-async def test_a_dead_host_is_charged_and_delays_nobody() -> None:
-    async with ChatServer() as a, ChatServer() as c:
-        bench = bench_of([a.url, await dead_url(), c.url], plan(warmup=2))
-        await bench.run()
-    kinds = [
-        Counter((shot.kind, shot.error_kind) for shot in runner.records) for runner in bench.hosts
-    ]
-    good = {("warmup", None): 2, ("unique", None): 8}
-    assert kinds == [good, {("unique", "not_sent"): 8}, good]
-
-
 async def test_levels_begin_together_though_one_host_is_slower() -> None:
     async with ChatServer() as fast, Gate() as slow:
         bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
@@ -159,44 +143,7 @@ async def test_levels_begin_together_though_one_host_is_slower() -> None:
     assert after == [1] * 4 + [2] * 8
 
 
-async def test_all_connections_stand_before_the_first_request_leaves() -> None:
-    class First(ChatServer):
-        stood: int | None = None
-
-        async def answer(self, writer: asyncio.StreamWriter) -> bool:
-            self.stood = self.stood or self.connections
-            writer.write(STREAM)
-            return True
-
-    async with First() as server:
-        server.pages[CHAT] = server.answer
-        await run_over((server,), plan(concurrency=5))
-        found = server.stood
-    # five, and before them three handshakes for the round trip
-    assert found == 8
-
-
 # --- the model of the command line ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sequential", [False, True])
-async def test_a_model_that_nobody_serves_is_the_users_slip(sequential: bool) -> None:
-    async with ChatServer() as a, ChatServer() as b:
-        with pytest.raises(ToolkitError, match="no host serves the model") as raised:
-            await run_over((a, b), plan(sequential=sequential), model="gone")
-        assert "`a` says it does not serve `gone` but `tiny`" in str(raised.value)
-        assert len(a.asked()) + len(b.asked()) == 0
-
-
-@pytest.mark.parametrize("sequential", [False, True])
-async def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> None:
-    page = models_page({"id": "wanted"})
-    async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
-        bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
-        assert [Counter(shot.error_kind for shot in runner.records) for runner in bench.hosts] == [
-            {"not_sent": 8},
-            {None: 8},
-        ]
 
 
 # --- what is kept --------------------------------------------------------------------------------------
@@ -270,26 +217,6 @@ async def test_a_store_that_fails_ends_the_run_with_its_error(
     assert tried[-1][0] == 0
 
 
-async def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
-    kept: list[RequestRecord] = []
-    failures = iter([True])
-
-    def keep(batch: Sequence[RequestRecord]) -> None:
-        if next(failures, False):
-            raise OSError(5, "Input/output error")
-        kept.extend(batch)
-
-    async with Gate() as server:
-        bench = bench_of([server.url], plan(requests=40))
-        bench._keep = keep
-        server.opened.set()
-        with pytest.raises(OSError, match="Input/output"):
-            await bench.run()
-    assert kept == shots_of(bench)
-    assert kept
-
-
 async def test_what_a_store_refuses_is_tried_again_in_small_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -357,19 +284,6 @@ async def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> 
     assert left == set()
 
 
-def test_a_run_in_a_thread_works_without_signals() -> None:
-    found: list[int] = []
-
-    async def scene() -> None:
-        async with ChatServer() as server:
-            found.append(len(shots_of(await run_over((server,), plan()))))
-
-    thread = threading.Thread(target=lambda: asyncio.run(scene()))
-    thread.start()
-    thread.join(30)
-    assert found == [8]
-
-
 # --- the measuring machine -----------------------------------------------------------------------------
 
 
@@ -427,21 +341,6 @@ async def test_a_host_that_is_slow_is_no_lateness_of_the_machine() -> None:
     lag_ms = bench.fitness.send_lag_p99_ms
     assert lag_ms is not None
     assert lag_ms < 150
-
-
-def test_a_run_that_never_began_accuses_nobody() -> None:
-    bench = bench_of(["http://127.0.0.1:9"], plan())
-    assert (bench.fitness.ok, bench.fitness.cpu_share) == (True, None)
-
-
-def test_a_run_is_told_before_it_begins() -> None:
-    bench, other = (bench_of(["http://127.0.0.1:9"], plan()) for _ in range(2))
-    run = bench.record('{"rate": 4}')
-    assert (run.id, run.verb, run.settings) == (bench.id, "bench", '{"rate": 4}')
-    assert len(run.id) == 12
-    assert int(run.id, 16) >= 0
-    assert bench.id != other.id
-    assert (run.ended_at, run.client_ok) == (None, None)
 
 
 async def test_times_of_day_are_the_wall_clocks() -> None:

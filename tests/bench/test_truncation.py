@@ -78,6 +78,9 @@ def by_length(cut: int, of: int) -> list[RequestRecord]:
          {"requests": 16, "generation_tokens": 1400 + 512, "finished_length": 2}, {}),  # the broken ones
         (WHOLE, {"requests": 26, "generation_tokens": 4160, "finished_length": 10},
          {"foreign_traffic": "high"}),
+        # 20 of somebody else's that ended by `length`, where ten of ours were answered elsewhere
+        (WHOLE, {"requests": 26, "generation_tokens": 2600, "finished_stop": 6, "finished_length": 20},
+         {"foreign_traffic": "high"}),
         # unlike texts that all stop at one number of tokens: a limit that nobody admits
         (alike(), None, {CUT: "medium"}),
         (alike(), {"asked_tokens": 16 * 32}, {CUT: "high"}),

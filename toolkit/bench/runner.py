@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import stat
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from toolkit.bench.plan import BenchPlan
 from toolkit.bench.request_record import RequestContext
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
-from toolkit.records import RequestRecord, Run
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 KEEP_EVERY_S = 0.5
@@ -77,10 +76,6 @@ class Bench:
             )
             for client in clients
         ]
-
-    def record(self, settings: str) -> Run:
-        """The run as the store keeps it, before it begins."""
-        return Run(id=self.id, verb="bench", started_at=self.started_at, settings=settings)
 
     @property
     def fitness(self) -> Fitness:
@@ -177,11 +172,9 @@ async def _each(works: Iterable[Coroutine[None, None, None]]) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM, and a terminal that is closed, cancel the running task; in a thread, which gets no signals, somebody else has to."""
+    """Let SIGTERM, and a terminal that is closed, cancel the running task."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    if task is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    assert task is not None, "a coroutine runs in a task"
 
     def hang_up() -> None:
         # a closed terminal's shell tells of it, and then the kernel: the second must not cut off what is still to be kept

@@ -9,7 +9,10 @@ from toolkit.bench.counters import Account, account
 from toolkit.bench.evidence import beside
 from toolkit.bench.summary import HostSummary
 from toolkit.bench.verdicts.replays import Replays, replays
-from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
+from toolkit.records import Confidence, Host, Ledger, RequestRecord, ServedModel, Verdict
+
+Found = tuple[Confidence, Sequence[str]]
+"""What a rule says against a host: how sure it is, and the clauses of the one sentence that says why."""
 
 
 @dataclass(frozen=True, kw_only=True)

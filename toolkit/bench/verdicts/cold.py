@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from statistics import median
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, of, share
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.bench.verdicts.replays import INSTANT_MS
-from toolkit.records import RequestRecord, Verdict
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 from toolkit.units import spoken_ms
 
@@ -29,7 +29,7 @@ HALF_PACE = 0.5
 """A token in less than half the usual time is a cache's, not the engine's."""
 
 
-def cold(case: Case) -> Verdict | None:
+def cold(case: Case) -> Found | None:
     """Tell of a host whose first requests were far slower than the rest: it was never warmed up."""
     replayed = case.replays.records
     own = [record for record in _new(case.records) if record not in replayed]
@@ -60,11 +60,8 @@ def cold(case: Case) -> Verdict | None:
         took, _, alike = min(timed, key=lambda each: (not each[1], each[0]))
         usual = median(alike)
         if took >= far * usual and took - usual >= EXCESS_MS:
-            return Verdict(
-                code="cold",
-                confidence="low" if len(first) == 1 else "medium",
-                evidence=f"{fastest} took {spoken_ms(took)}, later ones {spoken_ms(usual)} (median)",
-            )
+            clause = f"{fastest} took {spoken_ms(took)}, later ones {spoken_ms(usual)} (median)"
+            return "low" if len(first) == 1 else "medium", [clause]
 
     # a first wave that stood still: a run too short to become warm has no later ones; that some later request was let in
     # at once shows that it is no gateway's constant delay
@@ -81,12 +78,11 @@ def cold(case: Case) -> Verdict | None:
             and (_pace_ms(record) or 0.0) >= HALF_PACE * pace
         ]
         if len(quick) >= LEAST_QUICK:
-            return Verdict(
-                code="cold",
-                confidence="medium" if len(first) > 1 else "low",
-                evidence=f"{fastest} took {spoken_ms(waited)} to its first token, where reading"
-                f" all their prompts takes {spoken_ms(reading_ms)} even at the pace of writing",
+            clause = (
+                f"{fastest} took {spoken_ms(waited)} to its first token, where reading all their"
+                f" prompts takes {spoken_ms(reading_ms)} even at the pace of writing"
             )
+            return "low" if len(first) == 1 else "medium", [clause]
 
     # a part of the first wave waited as no later request did: one of several replicas, or some batch sizes, were cold
     some = [
@@ -97,13 +93,12 @@ def cold(case: Case) -> Verdict | None:
     ]
     if len(some) < LEAST_WAITED or share(len(some), len(first)) < LEAST_WAITED_SHARE:
         return None
-    return Verdict(
-        code="cold",
-        confidence="medium",
-        evidence=f"{of(len(some), len(first), 'requests')} of the first wave took"
-        f" {spoken_ms(min(took for took, _ in some))} or more,"
-        f" later ones {spoken_ms(median(usual for _, usual in some))} (median)",
+    least, usual = min(took for took, _ in some), median(usual for _, usual in some)
+    clause = (
+        f"{of(len(some), len(first), 'requests')} of the first wave took {spoken_ms(least)} or more,"
+        f" later ones {spoken_ms(usual)} (median)"
     )
+    return "medium", [clause]
 
 
 def why_unseen(case: Case) -> str | None:

@@ -1,8 +1,7 @@
 """Whether a host fails sooner than it answers, which a mean over all requests would reward."""
 
 from toolkit.bench.evidence import middle, of, share
-from toolkit.bench.verdicts.case import Case
-from toolkit.records import Verdict
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.units import spoken_ms
 
 LEAST_FAILURES = 2
@@ -12,7 +11,7 @@ SOONER = 0.5
 """A failure in half the time of an answer."""
 
 
-def fast_failures(case: Case) -> Verdict | None:
+def fast_failures(case: Case) -> Found | None:
     """Accuse a host that fails sooner than it answers; one that answers nothing is dead, not fast."""
     measured = [
         record for record in case.records if record.kind != "warmup" and record.sent_at is not None
@@ -31,9 +30,8 @@ def fast_failures(case: Case) -> Verdict | None:
         return None
     failed = middle(record.took_ms for record in fast) or 0.0
     kinds = ", ".join(f"`{kind}`" for kind in sorted({record.error_kind or "?" for record in fast}))
-    return Verdict(
-        code="fast_failures",
-        confidence="high",
-        evidence=f"{of(len(fast), len(measured), 'requests')} failed ({kinds}) after"
-        f" {spoken_ms(failed)} where answers take {spoken_ms(usual)} (medians)",
+    clause = (
+        f"{of(len(fast), len(measured), 'requests')} failed ({kinds}) after {spoken_ms(failed)}"
+        f" where answers take {spoken_ms(usual)} (medians)"
     )
+    return "high", [clause]

@@ -5,14 +5,12 @@ why it is there. A failed request may have cost anything up to its `max_tokens`,
 """
 
 from toolkit.bench.counters import ONE_A_REQUEST
-from toolkit.bench.evidence import sentence
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.bench.verdicts.replays import tokens_of
-from toolkit.records import Confidence, Verdict
 from toolkit.units import whole
 
 
-def foreign_traffic(case: Case) -> Verdict | None:
+def foreign_traffic(case: Case) -> Found | None:
     """Report counts beyond ours, and requests that ran before we sent any; None where there is neither."""
     ledger, account, replays = case.ledger, case.account, case.replays
     # on a shared engine the other address may have cut answers short that the engine wrote whole
@@ -49,12 +47,10 @@ def foreign_traffic(case: Case) -> Verdict | None:
 
     # requests beyond ours that generated nothing: some engines count what they refuse, too
     no_token_beyond = account.generation_tokens == account.tokens
-    confidence: Confidence = "medium"
     if no_token_beyond or not is_beyond_ours:
-        confidence = "low"
-    elif (account.surplus_requests or 0.0) > 0:  # without any guess at what was replayed
-        confidence = "high"
-    return Verdict(code="foreign_traffic", confidence=confidence, evidence=sentence(clauses))
+        return "low", clauses
+    # without any guess at what was replayed
+    return "high" if (account.surplus_requests or 0.0) > 0 else "medium", clauses
 
 
 def why_unseen(case: Case) -> str | None:

@@ -6,15 +6,14 @@ stands with it. Broken requests may have cost anything up to their `max_tokens`:
 
 from toolkit.bench.counters import ONE_A_REQUEST, least_tokens
 from toolkit.bench.evidence import of
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.bench.verdicts.inflated_usage import claims_more_than_shown
-from toolkit.records import Confidence, Verdict
 
 LEAST_SHARE = 0.05
 """Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
 
 
-def hidden_backend(case: Case) -> Verdict | None:
+def hidden_backend(case: Case) -> Found | None:
     """Accuse a host whose engine has not made what it answered."""
     answers, account, found = case.generated, case.account, case.replays
     # where the claims themselves are known to be wrong, tokens alone prove no other engine
@@ -37,16 +36,14 @@ def hidden_backend(case: Case) -> Verdict | None:
     if explained and (account.generation_tokens or 0) >= shown:
         # it broke the requests off: they are not counted, but what was shown of them is
         return None
-    evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
+    clause = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
     if counted_too:
-        evidence += f" and {of(lost, account.answers, 'answered requests')}"
-    confidence: Confidence = "high" if counted_too else "medium"
+        clause += f" and {of(lost, account.answers, 'answered requests')}"
     # equal answers that were not called replayed; one that merely took half the time is not among them
     doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
     if missing <= sum(least_tokens(record) for record in doubted if record not in found.records):
-        confidence = "low"
-        evidence += ", and equal answers to repeated requests may be among them"
-    return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
+        return "low", [f"{clause}, and equal answers to repeated requests may be among them"]
+    return "high" if counted_too else "medium", [clause]
 
 
 def why_unseen(case: Case) -> str | None:

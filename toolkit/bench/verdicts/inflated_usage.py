@@ -7,10 +7,10 @@ stands with it. Broken requests may have cost anything up to their `max_tokens`:
 from collections.abc import Iterable, Sequence
 
 from toolkit.bench.counters import ONE_A_REQUEST, Account
-from toolkit.bench.evidence import middle, sentence, share, usage
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.evidence import middle, share, usage
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.bench.verdicts.replays import Replays
-from toolkit.records import Confidence, RequestRecord, Verdict
+from toolkit.records import RequestRecord
 from toolkit.units import whole
 
 LEAST_SHARE = 0.05
@@ -29,7 +29,7 @@ BESIDE_PEERS = 0.6
 LEAST_SLOTS = 4
 
 
-def inflated_usage(case: Case) -> Verdict | None:
+def inflated_usage(case: Case) -> Found | None:
     """Accuse a host that claims more tokens than it delivered: its tokens a second are not those of others.
 
     Chunks, text and counters each have an honest way to fall short (bundles, hidden thoughts, another engine), so
@@ -58,8 +58,7 @@ def inflated_usage(case: Case) -> Verdict | None:
         return None
     if len(clauses) == 1 and not (by_counter and nothing_else):
         return None
-    confidence: Confidence = "low" if len(clauses) == 1 else "high" if by_counter else "medium"
-    return Verdict(code="inflated_usage", confidence=confidence, evidence=sentence(clauses))
+    return "low" if len(clauses) == 1 else "high" if by_counter else "medium", clauses
 
 
 def why_unseen(case: Case) -> str | None:

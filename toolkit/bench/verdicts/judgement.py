@@ -26,7 +26,7 @@ from toolkit.bench.verdicts import (
     saturated,
     truncated_output,
 )
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.records import MOST_ERRORS, Confidence, Verdict
 from toolkit.units import whole
 
@@ -39,7 +39,7 @@ NEEDED_FOR_CLEAN = DUPLICATES | COUNTERS | LENGTHS | MODEL
 
 Gap = tuple[str, str]
 """A code that could not be judged, and why."""
-Rule = Callable[[Case], Verdict | None]
+Rule = Callable[[Case], Found | None]
 WhyUnseen = Callable[[Case], str | None]
 
 RULES: Mapping[str, tuple[Rule, WhyUnseen | None]] = {
@@ -107,8 +107,10 @@ def judgement(case: Case) -> Judgement:
     """Try all rules on one host in one run."""
     gaps: list[Gap] = []
     for code, (rule, why_unseen) in RULES.items():
-        if verdict := rule(case):
-            case.accused[code] = verdict
+        if found := rule(case):
+            confidence, clauses = found
+            evidence = sentence(clauses)
+            case.accused[code] = Verdict(code=code, confidence=confidence, evidence=evidence)
         elif why_unseen and (why := why_unseen(case)):
             gaps.append((code, why))
     measured = [record for record in case.records if record.kind != "warmup"]

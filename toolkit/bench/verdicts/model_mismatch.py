@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from toolkit.bench.evidence import quoted, sentence
-from toolkit.bench.verdicts.case import Case
-from toolkit.records import Host, ServedModel, Verdict
+from toolkit.bench.evidence import quoted
+from toolkit.bench.verdicts.case import Case, Found
+from toolkit.records import Host, ServedModel
 from toolkit.units import whole
 
 SAID_OF_WEIGHTS = frozenset(
@@ -35,7 +35,7 @@ _SIZE = re.compile(r"(?<![a-z0-9.])([ae]?)((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
 
 
-def model_mismatch(case: Case) -> Verdict | None:
+def model_mismatch(case: Case) -> Found | None:
     """Accuse a host that serves another model than it is listed with, names, or began the run with.
 
     Where none is listed, than all of its rivals, if these agree.
@@ -106,11 +106,8 @@ def model_mismatch(case: Case) -> Verdict | None:
 
     if not exact and not listed and not answered and not alone:
         return None
-    return Verdict(
-        code="model_mismatch",
-        confidence="high" if exact or (listed and answered) else "medium",
-        evidence=sentence([*exact, *listed, *answered, *alone]),
-    )
+    sure = bool(exact or (listed and answered))
+    return "high" if sure else "medium", [*exact, *listed, *answered, *alone]
 
 
 def why_unseen(case: Case) -> str | None:

@@ -1,16 +1,15 @@
 """Whether a host answers from memory: a response cache is fast without serving anything."""
 
 from toolkit.bench.evidence import middle, of, quoted, sentence, share
-from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.case import Case, Found
 from toolkit.bench.verdicts.replays import LEAST_SHARE, LEAST_TOKENS, Sign
 from toolkit.protocol.cache_status import says_hit
-from toolkit.records import Verdict
 from toolkit.units import spoken_ms, whole
 
 _LIKELY: frozenset[Sign] = frozenset({"half", "text"})
 
 
-def response_cache(case: Case) -> Verdict | None:
+def response_cache(case: Case) -> Found | None:
     """Accuse a host that answers repeated requests from memory."""
     found = case.replays
     if not found.taken:
@@ -41,11 +40,7 @@ def response_cache(case: Case) -> Verdict | None:
     if found.contradicted:
         clauses.append("yet its counters hold all tokens")
     sure = len(found.kinds) > 1 and not found.contradicted
-    return Verdict(
-        code="response_cache",
-        confidence="high" if sure else "medium",
-        evidence=f"{what}: {sentence(clauses)}",
-    )
+    return "high" if sure else "medium", [f"{what}: {sentence(clauses)}"]
 
 
 def why_unseen(case: Case) -> str | None:

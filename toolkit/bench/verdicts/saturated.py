@@ -6,10 +6,10 @@ busy machine on either side is no accusation.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
+from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, share
 from toolkit.bench.summary import HostSummary, knee
-from toolkit.bench.verdicts.case import Case
-from toolkit.records import Confidence, Ledger, RequestRecord, Verdict
+from toolkit.bench.verdicts.case import Case, Found
+from toolkit.records import Ledger, RequestRecord
 from toolkit.units import counted, spoken_ms, whole
 
 EXCESS_MS = 500.0
@@ -31,7 +31,7 @@ REDONE = 0.05
 """Preemptions per request: work that was thrown away and done twice."""
 
 
-def saturated(case: Case) -> Verdict | None:
+def saturated(case: Case) -> Found | None:
     """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
     ledger = case.ledger
     own = [record for record in case.records if record not in case.replays.records]
@@ -46,8 +46,7 @@ def saturated(case: Case) -> Verdict | None:
         clauses.append(f"{preemptions}: its KV cache ran out and work was done twice")
     if not clauses:
         return None
-    confidence: Confidence = "high" if len(clauses) > 1 else "medium"
-    return Verdict(code="saturated", confidence=confidence, evidence=sentence(clauses))
+    return "high" if len(clauses) > 1 else "medium", clauses
 
 
 def why_unseen(case: Case) -> str | None:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from toolkit.bench.counters import Account
-from toolkit.bench.evidence import middle, of, sentence, share, usage
-from toolkit.bench.verdicts.case import Case
-from toolkit.records import Ledger, RequestRecord, Verdict
+from toolkit.bench.evidence import middle, of, share, usage
+from toolkit.bench.verdicts.case import Case, Found
+from toolkit.records import Ledger, RequestRecord
 from toolkit.units import counted, whole
 
 LEAST_ANSWERS = 2
@@ -34,7 +34,7 @@ KEPT_BACK = 2.0
 """The engine made twice what the answers hold."""
 
 
-def truncated_output(case: Case) -> Verdict | None:
+def truncated_output(case: Case) -> Found | None:
     """Accuse a host that ends answers before their end."""
     answers, ledger, account = case.generated, case.ledger, case.account
     contradictions = [
@@ -46,11 +46,7 @@ def truncated_output(case: Case) -> Verdict | None:
     if not contradictions:
         return None
     sure = len({kind for kind, _ in contradictions}) > 1
-    return Verdict(
-        code="truncated_output",
-        confidence="high" if sure else "medium",
-        evidence=sentence(clause for _, clause in contradictions),
-    )
+    return "high" if sure else "medium", [clause for _, clause in contradictions]
 
 
 def why_unseen(case: Case) -> str | None:

@@ -221,6 +221,7 @@ def command(
     from toolkit.bench.runner import Bench
     from toolkit.bench.summary import read_limits
     from toolkit.cli.catalog import profile_from
+    from toolkit.records import Run
     from toolkit.store import Store
 
     found, prompts = hosts_from(hosts), profile_from(profile)
@@ -289,7 +290,13 @@ def command(
             )
             if store:
                 settings = {"profile": profile, "model": model} | asdict(plan)
-                store.add_run(bench.record(json.dumps(settings)))
+                run = Run(
+                    id=bench.id,
+                    verb="bench",
+                    started_at=bench.started_at,
+                    settings=json.dumps(settings),
+                )
+                store.add_run(run)
             is_stopped = _measure(bench, progress)
 
             judged = results(
