@@ -49,7 +49,9 @@ KINDS = {"structured": " structured", "long": " long"}
 )
 @hosts_argument
 @advanced(
-    "--concurrency",
+    "--sweep-concurrency",
+    "concurrency",
+    aliases=["--concurrency"],
     type=LEVELS,
     default=(),
     metavar="1,2,4,...",
@@ -152,7 +154,7 @@ def command(
     if run and not seen:
         raise click.UsageError("--run goes with --seen")
     if any(level < 1 for level in concurrency):
-        raise click.UsageError("--concurrency: a level is at least 1")
+        raise click.UsageError("--sweep-concurrency: a level is at least 1")
 
     import asyncio
 

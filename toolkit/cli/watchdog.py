@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
+def duration(
+    option: str,
+    name: str,
+    default: str,
+    help: str,  # noqa: A002 (click's own word)
+    *aliases: str,
+) -> Callable[[F], F]:
     """An option that is a time; `name`: of the parameter, as GuardSetting has it."""
-    return advanced(option, name, type=DURATION, default=default, help=help)
+    return advanced(option, name, aliases=aliases, type=DURATION, default=default, help=help)
 
 
 @click.command(
@@ -42,12 +48,13 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
 )
 @advanced("--api-key-env", type=VARIABLE, help="The variable that holds its key.")
 @advanced("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
-@duration("--look", "look_s", "1s", "Between two looks.")
+@duration("--interval", "look_s", "1s", "Between two looks.", "--look")
 @duration(
-    "--stuck",
+    "--stall-timeout",
     "stuck_s",
     "30s",
     "Requests run and nothing that it counts moved for so long: it is asked for a token.",
+    "--stuck",
 )
 @duration(
     "--answer",

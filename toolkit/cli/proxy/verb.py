@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.options import DURATION, FILE, SIZE, Written
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     type=PACE,
     help="How fast a stored stream is sent: at once, or N tokens/s.  [default: instant]",
 )
-@click.option(
-    "--concurrency",
+@option(
+    "--max-concurrency",
     "admission__concurrency",
+    aliases=["--concurrency"],
     type=click.IntRange(1),
     help="Requests upstream at a time.  [default: no limit]",
 )
@@ -116,7 +117,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
     \b
       toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
       toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
-          --concurrency 64
+          --max-concurrency 64
       toolkit proxy --config proxy.toml        teams, keys, limits: see the README
     \f
     \b

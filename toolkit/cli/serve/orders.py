@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.options import DURATION, FILE, PRESET, json_option
 from toolkit.cli.output import print_json
 from toolkit.cli.places import SERVE_FOLDER
@@ -137,14 +137,20 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     "--preset", type=PRESET, help="Another preset; its flags take the place of all others."
 )
 @flags_option
-@click.option("--served-name", metavar="NAME", help="What clients call it from then on.")
+@option(
+    "--served-model-name",
+    "served_name",
+    aliases=["--served-name"],
+    metavar="NAME",
+    help="What clients call it from then on.",
+)
 @click.option(
     "--in-place", is_flag=True, help="End the old engine first, though there may be room."
 )
-@click.option(
+@advanced(
     "--window", type=DURATION, default="15m", help="That the board looks back, for the costs."
 )
-@click.option("--gain", type=float, help="Answered a second after it / before it, for the costs.")
+@advanced("--gain", type=float, help="Answered a second after it / before it, for the costs.")
 @folder_option
 @yes_option
 def swap(
@@ -167,7 +173,7 @@ def swap(
       toolkit serve swap red --set max-num-seqs=128
       toolkit serve swap --model ./finetuned --in-place --yes
     """
-    # `words`: --model, --preset and --served-name, as a stack file has them
+    # `words`: --model, --preset and --served-model-name, as a stack file has them
     from toolkit.cli.stack_read import flags_of
 
     changes: dict[str, Any] = {key: word for key, word in words.items() if word is not None}
@@ -177,7 +183,9 @@ def swap(
     if flags:
         changes["flags"] = flags_of(flags)
     if not changes:
-        raise click.UsageError("say what to swap to: --model, --preset, --set or --served-name")
+        raise click.UsageError(
+            "say what to swap to: --model, --preset, --set or --served-model-name"
+        )
     order: dict[str, Any] = {"order": "swap", "engine": engine, "changes": changes}
     order |= {"in_place": in_place, "yes": yes}
     answer = give(folder, order)

@@ -93,7 +93,13 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
 )
 @click.option("--preset", type=PRESET, help="Flags of the catalog; --set goes over them.")
 @orders.flags_option
-@advanced("--served-name", metavar="NAME", help="What clients call the model.")
+@advanced(
+    "--served-model-name",
+    "served_name",
+    aliases=["--served-name"],
+    metavar="NAME",
+    help="What clients call the model.",
+)
 @advanced("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
 @advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
@@ -133,7 +139,7 @@ def run(
     if named > 1 or (named == 0 and preset is None):
         raise click.UsageError("name a stack file or a model, or say --tiny or --sim PERSONALITY")
     stack_file = target if target is not None and target.endswith(".toml") else None
-    of_engine: dict[str, object] = {"set": flags, "served-name": served_name, "gpus": gpus}
+    of_engine: dict[str, object] = {"set": flags, "served-model-name": served_name, "gpus": gpus}
 
     def refuse_for_one_engine(options: "Mapping[str, object]", why: str) -> None:
         """Nothing that is said of one engine is dropped silently where there may be several."""
