@@ -70,17 +70,11 @@ class SweepCell:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """All of it."""
+    """All of it; what is left out and which model is the best one follow from the cells."""
 
     form: int = FORM
     cells: dict[str, SweepCell] = field(default_factory=dict)
     """By `stage/name/block`."""
-    out: dict[str, str] = field(default_factory=dict)
-    """Configuration's key -> why it is left out: it did not start."""
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Configuration's key -> why it cannot work."""
-    base: str | None = None
-    """Name of the model that the levers start from; None: not chosen yet, or there are none."""
     ports: dict[str, int] = field(default_factory=dict)
     children: list[Mark] = field(default_factory=list)
     """Processes that may be alive."""
@@ -224,18 +218,18 @@ class Sweep:
         self._save()
         try:
             for configurations in self._stages():
+                possible = []
                 for one in configurations:
-                    why = None if one.key in state.skipped else self._tools.impossible(one)
-                    if why:
-                        state.skipped[one.key] = why
-                        self._save()
+                    if why := self._tools.impossible(one):
                         say(f"{one.name}: skipped, {why}")
+                    else:
+                        possible.append(one)
                 # A B C, A B C ...: each block holds all of them, so what drifts meanwhile meets all alike
                 for block in range(1, self._plan.blocks + 1):
-                    for one in configurations:
+                    for one in possible:
                         cell = self._cells(one).get(block)
                         is_open = cell is None or cell.status == "under way"
-                        if is_open and one.key not in state.skipped and one.key not in state.out:
+                        if is_open and not self._never_worked(one):
                             self._measure(one, block, cell)
         finally:
             self._stop_children()
@@ -252,30 +246,33 @@ class Sweep:
         found = {block: self.state.cells.get(f"{one.key}/{block}") for block in blocks}
         return {block: cell for block, cell in found.items() if cell is not None}
 
+    def _never_worked(self, one: Configuration) -> bool:
+        """Then it is not tried again in later blocks: a model's start takes minutes."""
+        statuses = {cell.status for cell in self._cells(one).values()}
+        return "failed" in statuses and "measured" not in statuses
+
     def _stages(self) -> Iterator[tuple[Configuration, ...]]:
         """One after the other: what the second is shows once the first is measured, and the best of it is known."""
-        plan, state = self._plan, self.state
+        plan = self._plan
         first = models(plan)
         if first:
             yield first
-        if first and plan.levers and state.base is None:
-            left_out = state.skipped.keys() | state.out.keys()
-            cells = [self._cells(one) for one in first if one.key not in left_out]
-            over = [
-                len(each) == plan.blocks
-                and all(cell.status != "under way" for cell in each.values())
-                for each in cells
-            ]
-            if all(over):
-                name = plan.look_at[0]
-                rows = [self._row(one) for one in first]
-                known = {row.name: v for row in rows if (v := row.figure(name)) is not None}
-                pick = max if metric(name).more_is_better else min
-                # the first of equals; the next step writes it down
-                state.base = pick(known, key=known.__getitem__) if known else None
-        best = next((one for one in first if one.name == state.base), None)
-        if plan.levers and (best or not first):
-            yield around(plan, best)
+        if not plan.levers:
+            return
+        if not first:
+            yield around(plan, None)
+            return
+        name, values = plan.look_at[0], dict[Configuration, float]()
+        for one in first:
+            over = [cell for cell in self._cells(one).values() if cell.status != "under way"]
+            is_left_out = self._never_worked(one) or self._tools.impossible(one)
+            if len(over) < plan.blocks and not is_left_out:
+                return
+            if (value := self._row(one).figure(name)) is not None:
+                values[one] = value
+        pick = max if metric(name).more_is_better else min
+        if values:  # the first of equals
+            yield around(plan, pick(values, key=values.__getitem__))
 
     def _blast_of(self, one: Configuration, cell: SweepCell) -> str | None:
         """The blast that loaded it: of its name and its address, begun after it; None: there is none yet."""
@@ -299,8 +296,8 @@ class Sweep:
 
         status: Status = "measured" if done else "failed" if failed else "not begun"
         cause = None if done else next(iter(failed.values()), None)
-        if one.key in self.state.skipped:
-            status, cause = "skipped", self.state.skipped[one.key]
+        if not cells and (why := self._tools.impossible(one)):
+            status, cause = "skipped", why
 
         blocks, limited = {}, []
         for block, cell in done.items():
@@ -347,9 +344,9 @@ class Sweep:
 
     def _measure(self, one: Configuration, block: int, before: SweepCell | None) -> None:
         """One configuration in one block, or the rest of it."""
-        store, say, state = self._store, self._tools.say, self.state
+        store, say = self._store, self._tools.say
         place = f"{one.name}, block {block} of {self._plan.blocks}"
-        cell = state.cells[f"{one.key}/{block}"] = before or SweepCell(begun_at=time.time())
+        cell = self.state.cells[f"{one.key}/{block}"] = before or SweepCell(begun_at=time.time())
         self._save()
         try:
             run = self._blast_of(one, cell) if before else None
@@ -366,9 +363,6 @@ class Sweep:
                 self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         except ToolkitError as error:
             cell.status, cell.cause, cell.run = "failed", error.message, self._blast_of(one, cell)
-            # one that never worked is not tried again in later blocks: a model's start takes minutes
-            if not any(each.status == "measured" for each in self._cells(one).values()):
-                state.out[one.key] = error.message
             say(f"{one.name}: failed, {error.message}")
             self._event(self._run, "mark", f"{one.name}: failed, {error.message}")
         finally:
