@@ -1,21 +1,17 @@
 """`toolkit compare` as a user meets it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from support import shots
 from support.blasted import STARTED_AT, blasted
-from support.sim_fleet import running
 
 from toolkit.cli import main
 from toolkit.records import Run
 from toolkit.store import Store
 
-TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 KEYS = "metric a b difference low high verdict".split()
 METRICS = (
     "rps output_tokens_per_s ttft_p50_ms ttft_p95_ms e2e_p50_ms e2e_p95_ms tpot_p50_ms error_rate"
@@ -162,32 +158,3 @@ def test_a_capture_measured_no_servers(tmp_path: Path) -> None:
         store.add_run(Run(id="d" * 12, verb="bench", started_at=STARTED_AT))
     assert "is a run of `capture`" in compare("a" * 12, "c" * 12, database=path).stderr
     assert "has measured nothing" in compare("d" * 12, "a" * 12, database=path).stderr
-
-
-@pytest.mark.slow
-def test_two_simulated_servers_of_different_speed_are_told_apart_over_sockets(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "t.db"
-    # 64 requests are eight waves, the least that ought to be; steps of 5 and of 25 ms
-    fast = {"time_scale": 0.4, "jitter": 0.0}
-    spec = {
-        "fast": ("gptq-int4", fast),
-        "slow": ("gptq-int4", {**fast, "step_overhead_s": 0.06}),
-    }
-    with running(spec) as hosts:
-        (tmp_path / "hosts.txt").write_text(hosts)
-        words = "--requests 64 --concurrency 8 --max-tokens 12 --ignore-eos --json --db".split()
-        done = subprocess.run(
-            [TOOLKIT, "bench", str(tmp_path / "hosts.txt"), *words, str(path)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    run = json.loads(done.stdout.splitlines()[0])["run"]
-    result = compare(f"{run}:fast", f"{run}:slow", "--json", database=path)
-    told = {each["metric"]: each for each in map(json.loads, result.stdout.splitlines())}
-    # not its rate: on a busy machine one wave may take as long as all others
-    assert told["tpot_p50_ms"]["verdict"] == told["e2e_p50_ms"]["verdict"] == "worse"
-    assert told["rps"]["b"] < told["rps"]["a"]
-    assert told["error_rate"]["verdict"] == "no difference shown"

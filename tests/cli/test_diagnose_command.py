@@ -75,22 +75,18 @@ def test_a_healthy_server_has_none_and_says_what_was_looked_at(fleet: dict[str, 
     assert "`toolkit capture`" in result.stdout
 
 
-def test_a_dead_host_is_told_with_its_reason_and_alone_it_is_an_error() -> None:
+def test_a_dead_host_is_a_part_with_its_reason_and_alone_it_is_an_error(
+    fleet: dict[str, SimThread],
+) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     result = diagnose(f"127.0.0.1:{port}", "--interval", "100ms", "--json")
-    [told] = objects(result)
-    assert (told["code"], result.exit_code) == ("not_seen", 1)
-    assert "refused" in str(told["evidence"])
-
-
-def test_a_hosts_file_has_a_part_for_each_host(fleet: dict[str, SimThread]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        dead = probe.getsockname()[1]
+    [found] = objects(result)
+    assert (found["code"], result.exit_code) == ("not_seen", 1)
+    assert "refused" in str(found["evidence"])
     url = fleet["seq_limited"].url
-    Path("hosts.txt").write_text(f"alice {url}\nbob 127.0.0.1:{dead}\n")
+    Path("hosts.txt").write_text(f"alice {url}\nbob 127.0.0.1:{port}\n")
     result = diagnose("hosts.txt", "--interval", "500ms")
     assert result.exit_code == 0
     assert f"alice {url}" in result.stdout.splitlines()
@@ -191,20 +187,20 @@ def bench(run: str, *verdicts: str, first_ms: float = 100.0) -> None:
         store.end_run(run, ended_at=STARTED_AT + 10, client_ok=True)
 
 
-def test_a_benchs_requests_tell_of_a_cold_start() -> None:
-    bench("a" * 12, "cold", first_ms=5000.0)
-    [found] = [each for each in objects(diagnose("a" * 12, "--db", "t.db", "--json"))
-               if each["code"] not in ("none_found", "not_known")]  # fmt: skip
-    assert found["code"] == "cold"
-    # 5,000 ms against 100, both known to 1 %
-    assert "50.0 times" in str(found["evidence"])
-
-
-def test_a_bench_without_fault_has_none() -> None:
-    bench("a" * 12, "clean")
+@pytest.mark.parametrize(
+    ("first_ms", "code", "evidence"),
+    [
+        (5000.0, "cold", "50.0 times"),  # 5,000 ms against 100, both known to 1 %
+        (100.0, "none_found", "client's TTFT p50 "),
+    ],
+)
+def test_a_benchs_requests_say_whether_it_began_cold(
+    first_ms: float, code: str, evidence: str
+) -> None:
+    bench("a" * 12, "clean", first_ms=first_ms)
     first = objects(diagnose("a" * 12, "--db", "t.db", "--json"))[0]
-    assert (first["code"], first["lever"]) == ("none_found", None)
-    assert "client's TTFT p50 " in str(first["evidence"])
+    assert (first["code"], first["lever"] is None) == (code, code == "none_found")
+    assert evidence in str(first["evidence"])
 
 
 def told_of(*words: str) -> dict[str, dict[str, object]]:
@@ -254,6 +250,8 @@ def test_a_model_and_a_gpu_tell_it_where_there_is_no_log(starved: SimThread) -> 
 
 def test_a_load_of_a_sweep_tells_how_many_answers_were_no_json() -> None:
     run = blasted(Path("t.db"), hosts=6, seconds=60)
+    # a blast of no sweep leaves it open
+    assert "structured_failure_share" in unknown(told_of(f"{run.id}:plain-05", "--db", "t.db"))
     sweep = "b" * 12
     with Store.open(Path("t.db")) as store:
         store.add_run(Run(id=sweep, verb="sweep", started_at=STARTED_AT))
@@ -270,20 +268,9 @@ def test_a_load_of_a_sweep_tells_how_many_answers_were_no_json() -> None:
     assert "(decision tables" in str(told["structured_output_fails"]["source"])
 
 
-def test_a_blast_of_no_sweep_leaves_it_open() -> None:
-    run = blasted(Path("t.db"), hosts=6, seconds=60)
-    told = told_of(f"{run.id}:plain-05", "--db", "t.db")
-    assert "structured_failure_share" in unknown(told)
-
-
 def test_the_help_names_the_keys_of_its_json() -> None:
     told = diagnose("--help").stdout
     assert all(f"  {key} " in told for key in (*KEYS, "what", "source"))
-
-
-def test_weights_are_nothing_without_a_memory() -> None:
-    result = diagnose("127.0.0.1:1", "--model", "Qwen/Qwen2.5-7B")
-    assert (result.exit_code, "go together" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -321,5 +308,9 @@ def test_what_cannot_be_diagnosed_is_told_with_a_hint(words: tuple[str, ...], sa
     assert "Hint: " in result.stderr
 
 
-def test_a_wrong_interval_is_a_wrong_command_line() -> None:
-    assert diagnose("127.0.0.1:1", "--interval", "5").exit_code == 2
+@pytest.mark.parametrize(
+    "words", [("--interval", "5"), ("--model", "Qwen/Qwen2.5-7B"), ("--gpu", "24GiB")]
+)
+def test_a_wrong_command_line(words: tuple[str, ...]) -> None:
+    """A number is no duration, and weights are nothing without a memory."""
+    assert diagnose("127.0.0.1:1", *words).exit_code == 2

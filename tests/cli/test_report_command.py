@@ -172,23 +172,6 @@ def test_a_run_alone_leaves_open_what_it_cannot_know(store: Store) -> None:
     }
 
 
-def test_the_starts_are_read_from_serves_events(store: Store) -> None:
-    blasted(store)
-    served(store, *STARTS)
-    assert report()["by_code"]["model_loading"]["evidence"] == (
-        "cold start 41.2 s, warm restart 12.0 s, first token after 89.0 s cold and 219 ms warm, recorded by "
-        "`toolkit serve`"
-    )
-
-
-def test_a_stack_that_was_over_before_the_run_is_none_of_its_own(store: Store) -> None:
-    blasted(store)
-    served(store, *STARTS[:2])
-    store.end_run(SERVE, ended_at=S - 100.0, client_ok=None)
-    assert statuses()["model_loading"] == "unknown"
-    assert statuses()["boundaries"] == "unknown"
-
-
 @pytest.mark.parametrize(
     ("engine", "proxy", "told"),
     [
@@ -231,16 +214,18 @@ def test_settings_that_do_not_tell_of_media_leave_the_boundary_open(store: Store
     assert (found["status"], "not recorded" in found["evidence"]) == ("unknown", True)
 
 
-def test_an_engine_that_ran_out_of_memory_counts_against_stability(store: Store) -> None:
-    blasted(store, ok=4)  # 80 requests
-    kinds = (ErrorCount(kind="http_500", count=20),)
-    store.add_second([tally(S + 19, errors=20, error_kinds=kinds)])
-    texts = [(S + place, "restart", "the GPU is out of memory") for place in (5.0, 6.0, 7.0)]
-    assert statuses()["stability"] == "unknown"
-    served(store, *texts)
-    found = report()["by_code"]["stability"]
-    assert found["status"] == "not met"
-    assert "3 out-of-memory errors of 100 requests" in found["evidence"]
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_stack_that_was_over_before_the_run_is_none_of_its_own(
+    store: Store, is_killed: bool
+) -> None:
+    blasted(store)
+    served(store, *STARTS[:2])
+    if is_killed:  # it has no end, and another one began after it
+        store.add_run(Run(id="7" * 12, verb="serve", started_at=S - 50.0))
+        store.end_run("7" * 12, ended_at=S - 10.0, client_ok=None)
+    else:
+        store.end_run(SERVE, ended_at=S - 100.0, client_ok=None)
+    assert statuses()["model_loading"] == statuses()["boundaries"] == "unknown"
 
 
 def test_a_restart_that_serve_told_the_board_of_is_one_restart(store: Store) -> None:
@@ -259,23 +244,40 @@ def test_a_restart_that_serve_told_the_board_of_is_one_restart(store: Store) -> 
     assert "2 out-of-memory errors of 100" in report()["by_code"]["stability"]["evidence"]
 
 
-def test_figures_are_those_of_the_run(store: Store) -> None:
+def test_figures_and_costs_are_those_of_the_run(store: Store) -> None:
     blasted(store, timeouts=2)
-    (host,) = report()["hosts"]
+    found = report("--gpu-hour", "2.00", "--api-price", "0.15/0.60")
+    (host,) = found["hosts"]
     # 200 ok in 20 s, 256 tokens each; 2 errors of 202
     assert (host["rps"], host["output_tokens_per_s"]) == (10, 2560)
     assert host["error_rate"] == pytest.approx(2 / 202)
     assert host["ttft_p95_ms"] == pytest.approx(20, rel=0.01)
     assert host["error_kinds"] == {"timeout": 2}
-
-
-def test_the_cost_is_reckoned_from_the_runs_own_tokens(store: Store) -> None:
-    blasted(store)
-    found = report("--gpu-hour", "2.00", "--api-price", "0.15/0.60")["costs"]
     # 10 requests a second of 271 tokens: 9,756,000 tokens an hour for 2.00
-    assert found["per_million_tokens"] == pytest.approx(2.00 / 9.756)
+    assert found["costs"]["per_million_tokens"] == pytest.approx(2.00 / 9.756)
     # of a million tokens 15/271 at 0.15 and 256/271 at 0.60
-    assert found["api_per_million_tokens"] == pytest.approx((15 * 0.15 + 256 * 0.60) / 271)
+    api = found["costs"]["api_per_million_tokens"]
+    assert api == pytest.approx((15 * 0.15 + 256 * 0.60) / 271)
+
+
+def test_each_host_of_a_bench_has_the_rate_that_the_bench_told_and_its_verdicts(
+    store: Store,
+) -> None:
+    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0, settings='{"concurrency": 8}'))
+    fast = [timed(slot, planned_at=S + 50 + slot / 2, tokens=10) for slot in range(10)]
+    bob = {"name": "bob", "url": "http://b:1"}
+    slow = [timed(slot, planned_at=S + 50 + slot, tokens=10, **bob) for slot in range(10)]
+    # the warm-up counts for nothing
+    store.add_shots([*fast, *slow, timed(99, planned_at=S + 1.0, kind="warmup")])
+    verdict = Verdict(code="response_cache", confidence="high", evidence="ids of earlier answers")
+    store.add_verdicts("r", {("alice", "http://h:1"): [verdict]})
+    found = json.loads(run("r", "--json").stdout)
+    alice, bob = sorted(found["hosts"], key=lambda each: each["name"])
+    # 4.5 s and 9 s between first and last send, and 280 ms for the last answer: 100 to its first token, 9 more of 20 each
+    assert (alice["ok"], alice["rps"]) == (10, pytest.approx(10 / 4.78))
+    assert (bob["duration_s"], bob["rps"]) == (pytest.approx(9.28), pytest.approx(10 / 9.28))
+    assert [each["code"] for each in alice["verdicts"]] == ["response_cache"]
+    assert (len(alice["stretches"]), found["told"]) == (10, "8 requests at once")
 
 
 def test_one_host_of_several_is_reported_on_by_its_name(store: Store) -> None:
@@ -286,49 +288,6 @@ def test_one_host_of_several_is_reported_on_by_its_name(store: Store) -> None:
     found = json.loads(run(f"{RUN}:bob", "--json").stdout)
     assert [one["name"] for one in found["hosts"]] == ["bob"]
     assert {one["code"]: one["status"] for one in found["criteria"]}["stability"] == "met"
-
-
-def test_a_benchs_timed_requests_are_reported_on_with_its_verdicts(store: Store) -> None:
-    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0, settings='{"concurrency": 8}'))
-    store.add_shots([timed(slot, planned_at=S + slot) for slot in range(100)])
-    verdict = Verdict(code="response_cache", confidence="high", evidence="ids of earlier answers")
-    store.add_verdicts("r", {("alice", "http://h:1"): [verdict]})
-    found = json.loads(run("r", "--json").stdout)
-    (host,) = found["hosts"]
-    assert (host["ok"], host["verdicts"][0]["code"]) == (100, "response_cache")
-    assert found["told"] == "8 requests at once"
-
-
-def test_a_benchs_rate_counts_from_its_first_request_and_not_from_its_warm_up(store: Store) -> None:
-    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0))
-    shots = [timed(slot, planned_at=S + 50.0 + slot, tokens=10) for slot in range(10)]
-    store.add_shots([timed(99, planned_at=S + 1.0, kind="warmup"), *shots])
-    (host,) = json.loads(run("r", "--json").stdout)["hosts"]
-    # the last is sent 9 s after the first, and its end is 280 ms later: 100 to its first token, 9 more of 20 each
-    assert host["duration_s"] == pytest.approx(9.28)
-    assert host["rps"] == pytest.approx(10 / 9.28)
-
-
-def test_each_host_of_a_bench_has_the_rate_that_the_bench_told(store: Store) -> None:
-    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0))
-    fast = [timed(slot, planned_at=S + slot / 2, tokens=10) for slot in range(10)]
-    slow = [
-        timed(slot, planned_at=S + slot, tokens=10, name="bob", url="http://b:1")
-        for slot in range(10)
-    ]
-    store.add_shots([*fast, *slow])
-    hosts = {each["name"]: each for each in json.loads(run("r", "--json").stdout)["hosts"]}
-    # 4.5 s and 9 s between first and last send, and 280 ms for the last answer
-    assert hosts["alice"]["rps"] == pytest.approx(10 / 4.78)
-    assert hosts["bob"]["rps"] == pytest.approx(10 / 9.28)
-
-
-def test_a_stack_that_was_killed_long_ago_is_not_the_one_that_is_on(store: Store) -> None:
-    blasted(store)
-    served(store, *STARTS)  # it has no end
-    store.add_run(Run(id="7" * 12, verb="serve", started_at=S - 50.0, settings=json.dumps(STACK)))
-    store.end_run("7" * 12, ended_at=S - 10.0, client_ok=None)
-    assert statuses()["model_loading"] == "unknown"
 
 
 def test_the_plain_text_names_every_criterion_and_what_it_rests_on(store: Store) -> None:
@@ -378,9 +337,14 @@ def test_what_cannot_be_is_refused(store: Store, words: list[str], code: int, to
     assert told in result.stderr
 
 
-def test_the_way_to_a_report_on_all_hosts_names_the_database_too() -> None:
-    with Store.open("other.db") as store:
-        blasted(store)
+def test_what_cannot_be_reported_on_says_what_can(store: Store) -> None:
+    store.add_run(Run(id="5" * 12, verb="sweep", started_at=S))
+    result = run("5" * 12)
+    assert result.exit_code == 1
+    assert "holds no timed request" in result.stderr
+    assert "toolkit sweep --show" in result.stderr
+    with Store.open("other.db") as other:
+        blasted(other)
         result = run(f"{RUN}:carol", "--db", "other.db")
     assert f"Hint: `toolkit report {RUN} --db other.db` reports on all" in result.stderr
 
@@ -391,14 +355,6 @@ def test_a_log_that_is_no_log_is_refused_by_its_line_and_a_torn_end_is_not(store
     assert statuses("--log", "torn.jsonl")["observability"] == "met"
     Path("bad.log").write_text("no JSON\n")
     assert "`bad.log` line 1 is not JSON" in run(RUN, "--log", "bad.log").stderr
-
-
-def test_a_sweeps_run_is_no_run_to_report_on(store: Store) -> None:
-    store.add_run(Run(id="5" * 12, verb="sweep", started_at=S))
-    result = run("5" * 12)
-    assert result.exit_code == 1
-    assert "holds no timed request" in result.stderr
-    assert "toolkit sweep --show" in result.stderr
 
 
 @pytest.mark.slow

@@ -89,23 +89,23 @@ def test_an_unknown_sweep_names_the_recipes() -> None:
     assert "quantizations" in told
 
 
-def test_what_a_sweep_looks_at_must_be_a_figure() -> None:
-    Path("a.toml").write_text(SMALL.replace("invalid_json_ratio", "speed"))
-    assert "`look_at` names no figure: `speed`" in refused("a.toml")
-
-
-def test_a_configuration_that_nobody_serves_is_refused_before_anything_starts() -> None:
-    Path("a.toml").write_text('configurations = [{name = "a", flags = {x = 1}}]')
-    assert "`a` names neither `model`, `url` nor `sim`" in refused("a.toml")
-    Path("a.toml").write_text('configurations = [{name = "a", model = "m"}]')
-    assert "`a` names no simulated stand-in" in refused("a.toml", "--sim")
+@pytest.mark.parametrize(
+    ("text", "words", "cause"),
+    [
+        (SMALL.replace("invalid_json_ratio", "speed"), [], "`look_at` names no figure: `speed`"),
+        ('configurations = [{name = "a", flags = {x = 1}}]', [], "names neither `model`, `url` nor"),
+        ('configurations = [{name = "a", model = "m"}]', ["--sim"], "`a` names no simulated stand-in"),
+        # a profile that brings its own load
+        (SMALL, ["--profile", "ramp"], "the phases of `ramp` say how many users"),
+        (SMALL, ["--profile", "nope"], "no profile is called `nope`"),
+    ],
+)  # fmt: skip
+def test_what_nobody_could_run_is_refused_before_anything_starts(
+    text: str, words: list[str], cause: str
+) -> None:
+    Path("a.toml").write_text(text)
+    assert cause in refused("a.toml", *words)
     assert not Path("data").exists()
-
-
-def test_a_profile_that_brings_its_own_load_is_refused() -> None:
-    Path("a.toml").write_text(SMALL)
-    assert "the phases of `ramp` say how many users" in refused("a.toml", "--profile", "ramp")
-    assert "no profile is called `nope`" in refused("a.toml", "--profile", "nope")
 
 
 def test_what_is_said_of_a_sweep_that_was_stopped_names_its_database(
@@ -154,8 +154,14 @@ def test_there_must_be_a_sweep_to_go_on_with() -> None:
     with Store.open("data/toolkit.db") as store:
         store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
         store.add_run(Run(id="c" * 12, verb="sweep", started_at=1.8e9, ended_at=1.9e9))
-    assert "has no sweep that was cut off" in refused("--resume")
-    assert f"Known sweeps: {'c' * 12}" in refused("--resume", "b" * 12)
+        assert "has no sweep that was cut off" in refused("--resume")
+        # however many came after it
+        for place in range(30):
+            begun = 1.9e9 - place
+            ended_at = None if place == 29 else begun + 1
+            store.add_run(Run(id=f"{place:012}", verb="sweep", started_at=begun, ended_at=ended_at))
+    assert "the settings of sweep `000000000029` are not" in refused("--resume")
+    assert "Known sweeps: 000000000000, " in refused("--resume", "b" * 12)
     assert "has no sweep `nope`" in refused("--show", "nope")
 
 

@@ -157,31 +157,6 @@ def test_the_engine_is_told_in_the_way_that_is_compared(
     assert {(body["max_tokens"], body["model"]) for body in bodies} == {(9, "m")}
 
 
-def test_a_server_that_refuses_them_all_has_no_ratio_and_says_why() -> None:
-    with serving([(400, {"error": "nothing of the kind"})] * 4, MODELS) as (url, _):
-        figures, notes = invalid_json(WANTED, url, Serving(asked="json"))
-    assert figures["invalid_json_ratio"] is None
-    assert figures["json_e2e_p50_ms"] is None
-    told = "4 of 4 requests for JSON were not answered: status 400: nothing of the kind"
-    assert notes == [told]
-
-
-@pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [None]}, [], {}])
-def test_an_answer_without_a_choice_is_an_error_and_no_invalid_json(answer: Any) -> None:
-    with serving([(200, answer)] * 4, MODELS) as (url, _):
-        figures, notes = invalid_json(WANTED, url, Serving())
-    assert (figures["json_answered"], figures["json_invalid"]) == (0, 0)
-    assert "an answer without a choice" in notes[0]
-
-
-def test_a_server_without_a_model_cannot_be_asked() -> None:
-    with (
-        serving([], {"data": []}) as (url, _),
-        pytest.raises(ToolkitError, match="lists no model to ask for JSON"),
-    ):
-        invalid_json(WANTED, url, Serving())
-
-
 def test_counters_are_those_of_the_page_and_of_no_page_there_are_none() -> None:
     with serving([], 'vllm:num_preemptions_total{engine="0"} 4\n') as (url, _):
         assert counters_of(url, None) == {"preemptions": 4.0}
@@ -194,3 +169,24 @@ def test_a_key_that_no_header_can_bear_is_named(monkeypatch: pytest.MonkeyPatch)
     assert counters_of("http://127.0.0.1:9", "MINE") == {}
     with pytest.raises(ToolkitError, match="`MINE` holds no key"):
         invalid_json(WANTED, "http://127.0.0.1:9", Serving(key_env="MINE"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ((400, {"error": "nothing of the kind"}), "status 400: nothing of the kind"),
+        *(((200, each), "an answer without a choice") for each in ({"choices": [None]}, [], {})),
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_no_invalid_json(
+    answer: tuple[int, Any], cause: str
+) -> None:
+    with serving([answer] * 4, MODELS) as (url, _):
+        figures, notes = invalid_json(WANTED, url, Serving())
+    assert (figures["invalid_json_ratio"], figures["json_e2e_p50_ms"]) == (None, None)
+    assert notes == [f"4 of 4 requests for JSON were not answered: {cause}"]
+    with (
+        serving([], {"data": []}) as (url, _),
+        pytest.raises(ToolkitError, match="lists no model to ask for JSON"),
+    ):
+        invalid_json(WANTED, url, Serving())
