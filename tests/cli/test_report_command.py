@@ -177,7 +177,7 @@ def test_a_run_alone_leaves_open_what_it_cannot_know(store: Store) -> None:
     [
         ({"host": "0.0.0.0"}, {}, "listens to more than its own machine"),
         ({"host": "127.0.0.1", "flags": {"allowed-local-media-path": "/"}}, {}, "read its files"),
-        ({"flags": [["trust_remote_code", True]]}, {}, "runs code"),
+        ({"flags": [["trust_remote_code", ""]]}, {}, "runs code"),
         ({"flags": [["trust-remote-code", False]]}, {"media_hosts": ["*"]}, "fetch from anywhere"),
         ({}, None, "no proxy stands before the engines"),
     ],

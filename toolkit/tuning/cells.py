@@ -188,5 +188,5 @@ def cells_of_waves(requests: Iterable[RequestRecord]) -> list[Cell]:
             those = group[start : start + wave]
             over = ends[start + len(those) - 1]
             cells.append(cell_of_requests(those, max(0.0, over - before)))
-            before = max(before, over)
+            before = over
     return cells

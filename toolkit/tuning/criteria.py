@@ -350,32 +350,28 @@ def boundaries(serve: Run | None) -> Judgement:
             "how the stack was set up is not recorded here",
             "Serve with `toolkit serve` on the same database: it records its settings",
         )
-    open_to_others, open_files, foreign_code = [], [], []
+    found: dict[str, list[str]] = {}
     for engine in (each for each in engines if isinstance(each, dict)):
-        name, flags = f"`{engine.get('name', 'engine')}`", engine.get("flags", {})
+        flags = engine.get("flags", {})
         pairs = (
             flags.items() if isinstance(flags, dict) else (each for each in flags if len(each) == 2)
         )
         given = {str(key).lstrip("-").replace("_", "-"): value for key, value in pairs}
-        if not is_loopback(str(engine.get("host", "127.0.0.1")).strip("[]")):
-            open_to_others.append(name)
-        if given.get("allowed-local-media-path"):
-            open_files.append(name)
-        if given.get("trust-remote-code") not in (None, False):
-            foreign_code.append(name)
-    media = proxy.get("media_hosts") if isinstance(proxy, dict) else ()
-
-    faults = []
-    if open_to_others:
-        faults.append(f"{', '.join(open_to_others)} listens to more than its own machine")
+        is_alone = is_loopback(str(engine.get("host", "127.0.0.1")).strip("[]"))
+        runs_code = given.get("trust-remote-code") not in (None, False)
+        for is_so, fault in (
+            (not is_alone, "listens to more than its own machine"),
+            (given.get("allowed-local-media-path"), "lets requests read its files"),
+            (runs_code, "runs code that came with the weights"),
+        ):
+            if is_so:
+                found.setdefault(fault, []).append(f"`{engine.get('name', 'engine')}`")
+    faults = [f"{', '.join(names)} {fault}" for fault, names in found.items()]
     if not isinstance(proxy, dict):
         faults.append("no proxy stands before the engines")
+    media = proxy.get("media_hosts") if isinstance(proxy, dict) else ()
     if isinstance(media, list | tuple) and "*" in media:
         faults.append("requests may have engines fetch from anywhere")
-    if open_files:
-        faults.append(f"{', '.join(open_files)} lets requests read its files")
-    if foreign_code:
-        faults.append(f"{', '.join(foreign_code)} runs code that came with the weights")
     if faults:
         return Judgement(
             "not met",

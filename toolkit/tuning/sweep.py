@@ -100,7 +100,7 @@ def state_of(store: Store, run: str) -> State:
         ) from error
 
 
-# --- the words of what is run -----------------------------------------------------------------------------
+# --- what is run -----------------------------------------------------------------------------------------
 
 
 def host_name(one: Configuration) -> str:
@@ -112,58 +112,6 @@ def warm_levels(users: int) -> list[int]:
     """Requests at once, doubling as far as the load goes, and never past 64: what it will not ask need not be warm."""
     most = min(users, MOST_AT_ONCE)
     return [*(level for level in (1, 2, 4, 8, 16, 32) if level < most), most]
-
-
-def stack_of(
-    one: Configuration, port: int, *, users: int, folder: str, profile: str, database: str
-) -> str:
-    """The stack's file: the engine alone. A response cache before it would answer for all of them alike."""
-    serving = one.serving
-    # an engine's name knows fewer letters than a host's
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", host_name(one))[:63].strip("-._") or "engine"
-    engine: dict[str, Any] = {"name": name, "port": port}
-    if serving.tiny:
-        engine["kind"] = "tiny"
-    for key in ("model", "served_name", "gpus", "key_env", "vllm"):
-        value = getattr(serving, key)
-        if value is not None:
-            engine[key] = value
-    for key in ("flags", "env"):
-        if getattr(serving, key):
-            engine[key] = dict(getattr(serving, key))
-    return toml_text(
-        {
-            "folder": folder,
-            "database": database,
-            "proxy": False,
-            "warm": {"profile": profile, "concurrency": warm_levels(users)},
-            "engine": [engine],
-        }
-    )
-
-
-def blast_words(
-    plan: SweepPlan, *, hosts: str, profile: str, database: str, resume: str | None
-) -> list[str]:
-    """Load it as the evaluator would. It may run on the served machine: blast finds out, and marks the run."""
-    load = plan.load
-    options: dict[str, object] = {
-        "--profile": profile,
-        "--users": load.users,
-        # users that come at once would go on in step: answers end in waves, which a window cuts anywhere
-        "--spawn-rate": f"{load.users / load.settle_s:g}",
-        "--canaries": f"{load.canaries:g}",
-        "--timeout": f"{load.timeout_s:g}s",
-        "--processes": load.processes,
-        "--rate": load.rate,
-        "--mix": load.mix,
-        "--max-tokens": load.max_tokens,
-        "--resume": resume,
-        "--duration": None if resume else f"{load.duration_s:g}s",
-        "--db": database,
-    }
-    given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-    return ["blast", hosts, *given, "--non-neutral", "--json"]
 
 
 def estimate_s(
@@ -417,14 +365,8 @@ class Sweep:
                 cell.figures |= {key: warmed.get(key) for key in ("cold_ttft_ms", "warm_ttft_ms")}
 
         counters = counters_of(cell.url, serving.key_env)
-        words = blast_words(
-            plan,
-            hosts=str(hosts),
-            profile=profile,
-            database=str(tools.database),
-            # a blast that was cut off with us goes on, with the host that it had
-            resume=self._blast_of(one, cell),
-        )
+        # a blast that was cut off with us goes on, with the host that it had
+        words = self._blast_words(str(hosts), profile, resume=self._blast_of(one, cell))
         load = self._child(words, f"{name}-load")
         if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S):
             if any(line.startswith("No host answered") for line in load.messages()):
@@ -453,17 +395,50 @@ class Sweep:
             for key, value in serving.settings:
                 words += ["--set", f"{key}={value}"]
             return self._child(words, f"{name}-server")
-        stack = tools.folder / f"{name}-stack.toml"
-        text = stack_of(
-            one,
-            port,
-            users=self._plan.load.users,
-            folder=str(tools.folder / f"{name}-serve"),
-            profile=profile,
-            database=str(tools.database),
-        )
-        stack.write_text(text, encoding="utf-8")
-        return self._child(["serve", str(stack)], f"{name}-server")
+
+        # an engine's name knows fewer letters than a host's
+        letters = re.sub(r"[^A-Za-z0-9_.-]+", "-", host_name(one))
+        engine: dict[str, Any] = {"name": letters[:63].strip("-._") or "engine", "port": port}
+        if serving.tiny:
+            engine["kind"] = "tiny"
+        for key in ("model", "served_name", "gpus", "key_env", "vllm"):
+            if (value := getattr(serving, key)) is not None:
+                engine[key] = value
+        for key in ("flags", "env"):
+            if pairs := getattr(serving, key):
+                engine[key] = dict(pairs)
+        stack = {
+            "folder": str(tools.folder / f"{name}-serve"),
+            "database": str(tools.database),
+            # a response cache before the engine would answer for all configurations alike
+            "proxy": False,
+            "warm": {"profile": profile, "concurrency": warm_levels(self._plan.load.users)},
+            "engine": [engine],
+        }
+        file = tools.folder / f"{name}-stack.toml"
+        file.write_text(toml_text(stack), encoding="utf-8")
+        return self._child(["serve", str(file)], f"{name}-server")
+
+    def _blast_words(self, hosts: str, profile: str, *, resume: str | None) -> list[str]:
+        """Load it as the evaluator would. It may run on the served machine: blast finds out, and marks the run."""
+        load = self._plan.load
+        options: dict[str, object] = {
+            "--profile": profile,
+            "--users": load.users,
+            # users that come at once would go on in step: answers end in waves, which a window cuts anywhere
+            "--spawn-rate": f"{load.users / load.settle_s:g}",
+            "--canaries": f"{load.canaries:g}",
+            "--timeout": f"{load.timeout_s:g}s",
+            "--processes": load.processes,
+            "--rate": load.rate,
+            "--mix": load.mix,
+            "--max-tokens": load.max_tokens,
+            "--resume": resume,
+            "--duration": None if resume else f"{load.duration_s:g}s",
+            "--db": self._tools.database,
+        }
+        given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        return ["blast", hosts, *given, "--non-neutral", "--json"]
 
     def _child(self, words: Sequence[str], name: str) -> ChildCommand:
         child = ChildCommand([*self._tools.command, *words], folder=self._tools.folder, name=name)
