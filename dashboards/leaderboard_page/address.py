@@ -52,21 +52,21 @@ USUAL = Address()
 
 def parsed(query: Mapping[str, str]) -> Address:
     """What a query says, as far as it can be used."""
-    told = {key: value.strip() for key, value in query.items()}
-    window = re.fullmatch(r"([0-9]{1,6})([smh]?)", told.get("window", ""))
+    words = {key: value.strip() for key, value in query.items()}
+    window = re.fullmatch(r"([0-9]{1,6})([smh]?)", words.get("window", ""))
     seconds = int(window[1]) * _UNITS[window[2] or "s"] if window else 0
-    names = [unquote(name).strip() for name in told.get("cmp", "").split(",")]
+    names = [unquote(name).strip() for name in words.get("cmp", "").split(",")]
     found = {
-        "rank": _one_of(told.get("rank"), RANK_BY),
+        "rank": _one_of(words.get("rank"), RANK_BY),
         "window_s": seconds if 1 <= seconds <= LONGEST_WINDOW_S else None,
-        "top": _whole(told.get("top"), MOST_ROWS),
-        "honest": _is_on(told.get("honest")),
+        "top": _whole(words.get("top"), MOST_ROWS),
+        "honest": _is_on(words.get("honest")),
         "compare": tuple(dict.fromkeys(filter(None, names)))[:MOST_COMPARED],
-        "host": told.get("host") or None,
-        "t": _whole(told.get("t"), 2**40),
-        "run": told.get("run") or None,
-        "theme": _one_of(told.get("theme"), get_args(Theme)),
-        "kiosk": _is_on(told.get("kiosk")),
+        "host": words.get("host") or None,
+        "t": _whole(words.get("t"), 2**40),
+        "run": words.get("run") or None,
+        "theme": _one_of(words.get("theme"), get_args(Theme)),
+        "kiosk": _is_on(words.get("kiosk")),
     }
     return replace(USUAL, **{name: value for name, value in found.items() if value is not None})
 

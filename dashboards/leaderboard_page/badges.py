@@ -53,8 +53,10 @@ def badge(verdict: Verdict) -> Markup:
     """One verdict in a word; its evidence stands in the tooltip and in the list below the table."""
     unknown = (verdict.code.replace("_", " "), "warn", "warning")
     word, tone, sign = _BADGES.get(verdict.code, unknown)
-    told = f"{verdict.evidence} (confidence: {verdict.confidence})"
-    return tag("span", icon(sign), word, class_=f"badge {tone}", data_code=verdict.code, title=told)
+    title = f"{verdict.evidence} (confidence: {verdict.confidence})"
+    return tag(
+        "span", icon(sign), word, class_=f"badge {tone}", data_code=verdict.code, title=title
+    )
 
 
 def spoken(one: Standing) -> list[Verdict]:

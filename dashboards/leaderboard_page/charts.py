@@ -59,34 +59,34 @@ BUCKET = (1 + ALPHA) / (1 - ALPHA)
 # --- whose line is which --------------------------------------------------------------------------
 
 
-def looks(names: Iterable[str]) -> Mapping[str, LineStyle]:
-    """Host name -> its look. Names are sorted, so that every viewer and every day sees the same."""
+def line_styles(names: Iterable[str]) -> Mapping[str, LineStyle]:
+    """Host name -> its colour and stroke. Names are sorted, so that every viewer and every day sees the same."""
     return {
         name: LineStyle(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
         for place, name in enumerate(sorted(set(names)))
     }
 
 
-def solid(looks: Mapping[str, LineStyle], names: Iterable[str]) -> Mapping[str, LineStyle]:
-    """The looks of a few hosts: solid lines, but where two of them have one colour."""
+def solid(styles: Mapping[str, LineStyle], names: Iterable[str]) -> Mapping[str, LineStyle]:
+    """The styles of a few hosts: solid lines, but where two of them have one colour."""
     found: dict[str, LineStyle] = {}
     for name in names:
-        look = looks.get(name, NOBODY)
-        is_first = look.colour not in {other.colour for other in found.values()}
-        found[name] = LineStyle(look.colour, "") if is_first else look
+        style = styles.get(name, NOBODY)
+        is_first = style.colour not in {other.colour for other in found.values()}
+        found[name] = LineStyle(style.colour, "") if is_first else style
     return found
 
 
-def host_style(name: str, looks: Mapping[str, LineStyle]) -> str:
-    """The CSS that tells page.css a host's colour."""
-    return f"--host:{looks.get(name, NOBODY).colour}"
+def host_style(name: str, styles: Mapping[str, LineStyle]) -> str:
+    """The CSS variable of a host's colour, for page.css."""
+    return f"--host:{styles.get(name, NOBODY).colour}"
 
 
 # --- ranks over time ------------------------------------------------------------------------------
 
 
 def rank_chart(
-    ranks: Ranks, events: Sequence[Event], *, names: Sequence[str], looks: Mapping[str, LineStyle]
+    ranks: Ranks, events: Sequence[Event], *, names: Sequence[str], styles: Mapping[str, LineStyle]
 ) -> Markup:
     """A line for each host in `names`, which stand in the table's order; what happened is marked where it happened.
 
@@ -123,20 +123,20 @@ def rank_chart(
     for name in names:
         known = [rank for rank in ranks.ranks.get(name, ()) if rank is not None]
         title = f"{name}: now {known[-1]}, best {min(known)}, worst {max(known)}" if known else name
-        lines.append(line(name, points[name], looks.get(name, NOBODY), title=title))
+        lines.append(line(name, points[name], styles.get(name, NOBODY), title=title))
         last = points[name][-1]
         if last is not None and last[1] >= 0:
-            style = host_style(name, looks)
+            style = host_style(name, styles)
             ends.append(
                 word(name, x=1, y=last[1], class_="end", style=style, data_key=f"end/{name}")
             )
 
     # a rule across for what concerns all, a ring on the line for what concerns one host; and their numbers
-    rules, marks, told = [], [], []
+    rules, marks, listed = [], [], []
     taken: list[Point] = []
     happened = [e for e in events if e.kind in MARKED and x.low <= e.at <= x.high + SAME_MOMENT_S]
     for number, event in enumerate(happened, 1):
-        told.append(tag("li", tag("b", number, class_=f"mark {event.kind}"), sentence(event)))
+        listed.append(tag("li", tag("b", number, class_=f"mark {event.kind}"), sentence(event)))
         at, level = x.at(event.at), 1.0
         if event.name is None:
             rules.append(rule(at, class_=event.kind, title=sentence(event)))
@@ -159,7 +159,7 @@ def rank_chart(
             )
         )
     grid, ticks = grid_x([(x.at(at), written) for at, written in time_ticks(x.low, x.high)])
-    below = tag("ol", told, class_="happened") if told else None
+    below = tag("ol", listed, class_="happened") if listed else None
     return chart(frame, [grid, rules, lines[::-1]], [*ticks, *ends, *marks], below)
 
 
@@ -182,8 +182,8 @@ def sentence(event: Event) -> str:
     what = _HAPPENED.get(event.kind, event.kind)
     if event.text and event.kind in {"restart", "model", "config"}:
         what = ""  # the text says it all
-    told = ": ".join(part for part in (what, event.text) if part)
-    return " ".join(part for part in (time_of_day(event.at), event.name, told) if part)
+    happened = ": ".join(part for part in (what, event.text) if part)
+    return " ".join(part for part in (time_of_day(event.at), event.name, happened) if part)
 
 
 # --- rate against latency -------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def pareto(standings: Sequence[Standing]) -> list[Standing]:
     return front
 
 
-def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, LineStyle]) -> Markup:
+def tradeoff_chart(standings: Sequence[Standing], *, styles: Mapping[str, LineStyle]) -> Markup:
     """Who is both fast and busy, and who buys the one with the other: a dot a host, and the front joined by steps."""
     frame = ChartFrame(
         key="tradeoff",
@@ -238,7 +238,7 @@ def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, LineSty
                 x=u,
                 y=v,
                 class_=" ".join(("dot", *(kind for kind, is_so in kinds.items() if is_so))),
-                style=host_style(one.name, looks),
+                style=host_style(one.name, styles),
                 title=f"{one.name}: {rate(one.rps)} requests/s, p95 {milliseconds(one.p95_ms)}",
                 data_host=one.name,
             )
@@ -251,7 +251,7 @@ def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, LineSty
 
 
 def density_chart(
-    densities: Sequence[Density], *, looks: Mapping[str, LineStyle], key: str
+    densities: Sequence[Density], *, styles: Mapping[str, LineStyle], key: str
 ) -> Markup:
     """How the answers' times spread, as shares of each host's answers, one over the other."""
     frame = ChartFrame(
@@ -292,9 +292,9 @@ def density_chart(
     drawn, legend = [upright, level], []
     for name, of_host_shares in shares.items():
         points = [(x.at(at), y.at(part)) for at, part in zip(middles, of_host_shares, strict=True)]
-        style = host_style(name, looks)
+        style = host_style(name, styles)
         drawn.append(tag("path", d=area(points), class_="ground", style=style))
-        drawn.append(line(name, points, looks.get(name, NOBODY)))
+        drawn.append(line(name, points, styles.get(name, NOBODY)))
         chip = tag("i", class_="chip")
         legend.append(tag("li", chip, tag("span", name, class_="name"), style=style))
     whose = tag("ul", legend, class_="legend") if len(legend) > 1 else None
@@ -302,16 +302,17 @@ def density_chart(
 
 
 def series_chart(
-    series: Sequence[HostSeries], *, metric: str, title: str, looks: Mapping[str, LineStyle]
+    series: Sequence[HostSeries], *, metric: str, title: str, styles: Mapping[str, LineStyle]
 ) -> Markup:
-    """One figure of a few hosts over time; `metric` is a field of HostSeries."""
+    """One figure of a few hosts over time; `metric` is a field of Figures."""
     is_latency = metric.endswith("_ms")
     frame = ChartFrame(
         key=f"series-{metric}",
         title=title,
         alt=f"{title} over time of {', '.join(one.name for one in series)}",
     )
-    known = [v for one in series for v in getattr(one, metric) if v is not None]
+    values = {one.name: [getattr(step, metric) for step in one.figures] for one in series}
+    known = [value for of_host in values.values() for value in of_host if value is not None]
     times = [at for one in series for at in one.times]
     if not known or min(times) == max(times):
         return empty(frame, "Nothing to draw yet.")
@@ -319,15 +320,15 @@ def series_chart(
     y = log_scale(known) if is_latency else Scale(0.0, 1.1 * (max(known) or 1.0))
     ticks = log_ticks(y, most=5) if is_latency else linear_ticks(y.high, 4)
     written = tick_ms if is_latency else tick
-    columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high, most=5)])
+    columns, below = grid_x([(x.at(at), text) for at, text in time_ticks(x.low, x.high, most=5)])
     rows, beside = grid_y([(y.at(v), written(v)) for v in ticks])
     lines = []
     for one in series:
         points: list[Point | None] = [
             None if value is None else (x.at(at), y.at(value))
-            for at, value in zip(one.times, getattr(one, metric), strict=True)
+            for at, value in zip(one.times, values[one.name], strict=True)
         ]
-        lines.append(line(one.name, points, looks.get(one.name, NOBODY)))
+        lines.append(line(one.name, points, styles.get(one.name, NOBODY)))
     return chart(frame, [columns, rows, lines], [*below, *beside])
 
 
@@ -350,7 +351,7 @@ def heat_strip(heat: Heat) -> Markup:
     low, high = max(0, used[0] - 2), min(buckets, used[-1] + 3)
     y = Scale(max(heat.edges_ms[low], 1e-3), heat.edges_ms[high], logarithmic=True)
     x = Scale(heat.times[0], heat.times[-1] + heat.step_s)
-    columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high)])
+    columns, below = grid_x([(x.at(at), text) for at, text in time_ticks(x.low, x.high)])
     lines, beside = grid_y([(y.at(v), tick_ms(v)) for v in log_ticks(y, most=6)])
     picture = base64.b64encode(_picture(counts[:, low:high])).decode()
     mask = f"url(data:image/png;base64,{picture})"

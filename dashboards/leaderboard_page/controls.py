@@ -31,9 +31,9 @@ def current() -> Address:
     state = st.session_state
     if "address" not in state:
         state["address"] = parsed(st.query_params.to_dict())
-    told: Address = state["address"]
-    if told.kiosk:
-        return told
+    address: Address = state["address"]
+    if address.kiosk:
+        return address
     # a select box has no None of its own: 0 and "" stand for it
     chosen = {name: state[key] or None for key, name in _FIELDS.items() if key in state}
     if "cmp" in state:
@@ -44,7 +44,7 @@ def current() -> Address:
         chosen["t"] = int(state["t"].timestamp())
     if "honest" in chosen:
         chosen["honest"] = bool(chosen["honest"])
-    return replace(told, **chosen)
+    return replace(address, **chosen)
 
 
 _FIELDS = {
@@ -138,8 +138,8 @@ def more(address: Address, runs: Sequence[Run], csv: Callable[[], bytes]) -> Non
     )
     st.caption("Link to this view")
     base = (st.context.url or "").partition("?")[0]
-    told = urlencode(query(address), safe=",%")
-    st.code(f"{base}?{told}" if told else base, language=None, wrap_lines=True)
+    words = urlencode(query(address), safe=",%")
+    st.code(f"{base}?{words}" if words else base, language=None, wrap_lines=True)
     st.caption(f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True)))})")
 
 

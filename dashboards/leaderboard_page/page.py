@@ -84,7 +84,7 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
         controls.ranking(address, usual_window_s(scene.run))
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
-            controls.more(address, scene.look.runs, lambda: as_csv(source, address))
+            controls.more(address, scene.read.runs, lambda: as_csv(source, address))
     # Each part keeps its place on the page, shown or not: one that moved would be taken away and made anew.
     with st.container():
         controls.replay(address, first_s, last_s, scene.step_s)
@@ -105,20 +105,20 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
 
 def drawn(scene: Scene) -> tuple[object, ...]:
     """What the page was laid out for: another run, or another host, needs it anew."""
-    return (scene.run.id, *(host.name for host in scene.feed.hosts), len(scene.look.runs))
+    return (scene.run.id, *(host.name for host in scene.feed.hosts), len(scene.read.runs))
 
 
-def every(seconds: float, part: Callable[..., None], *told: object) -> None:
+def every(seconds: float, part: Callable[..., None], *given: object) -> None:
     """Draw a part here, and again and again."""
     late = st.session_state.setdefault("jitter", random.uniform(0.0, JITTER))  # noqa: S311 (no secret)
-    st.fragment(part, run_every=seconds * (1 + late))(*told)
+    st.fragment(part, run_every=seconds * (1 + late))(*given)
 
 
 def as_csv(source: DatabaseSource, address: Address) -> bytes:
     """The standings of this view as they are when the button is pressed; that is outside any run, where no widget is known."""
     scene = scene_of(source, address, time.time())
-    told = csv_of(scene.board, CSV_COLUMNS) if isinstance(scene, Scene) else ""
-    return told.encode("utf-8", "replace")
+    text = csv_of(scene.board, CSV_COLUMNS) if isinstance(scene, Scene) else ""
+    return text.encode("utf-8", "replace")
 
 
 # --- the parts, each in a fragment ----------------------------------------------------------------

@@ -15,14 +15,14 @@ STEP_S = 4.0
 def frozen_before(events: Iterable[Event]) -> tuple[int, float] | None:
     """The second at which the board stood still, and when it was revealed; None: it is, or was never, frozen."""
     frozen: int | None = None
-    told: tuple[int, float] | None = None
+    found: tuple[int, float] | None = None
     for event in sorted(events, key=lambda event: event.at):
         if event.kind == "freeze":
             frozen = floor(event.at) if frozen is None else frozen
-            told = None
+            found = None
         elif event.kind == "reveal" and frozen is not None:
-            told, frozen = (frozen, event.at), None
-    return told
+            found, frozen = (frozen, event.at), None
+    return found
 
 
 def covered_places(revealed_at: float, now: float, places: int) -> range:

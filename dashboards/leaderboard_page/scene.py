@@ -13,7 +13,7 @@ from leaderboard_page.badges import evidence
 from leaderboard_page.charts import (
     density_chart,
     heat_strip,
-    looks,
+    line_styles,
     rank_chart,
     series_chart,
     solid,
@@ -43,15 +43,15 @@ SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
 SPARK_POINTS = 30
 SIGHTED_BEFORE_S = 3600
-"""Looks in the hour before a blast tell its hosts' settings, too."""
+"""Sightings of the hour before a blast show its hosts' settings, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One viewer's settings, held against one look at the database."""
+    """One viewer's settings, held against one reading of the database."""
 
     source: DatabaseSource
-    look: ReadResult
+    read: ReadResult
     feed: Feed
     address: Address
     now: float
@@ -95,10 +95,10 @@ class Scene:
 
         Only uncovered rows show what came after that second.
         """
-        told = frozen_before(self._events)
-        if told is None:
+        found = frozen_before(self._events)
+        if found is None:
             return None, range(0)
-        frozen_s, revealed_at = told
+        frozen_s, revealed_at = found
         places = covered_places(revealed_at, self.now, len(self._board(None).standings))
         return frozen_s if places else None, places
 
@@ -108,9 +108,9 @@ class Scene:
         return self._veil[1] if self.address.t is None else range(0)
 
     @cached_property
-    def looks(self) -> dict[str, LineStyle]:
+    def styles(self) -> dict[str, LineStyle]:
         """Each host's colour and stroke."""
-        return dict(looks(host.name for host in self.feed.hosts))
+        return dict(line_styles(host.name for host in self.feed.hosts))
 
     @cached_property
     def step_s(self) -> int:
@@ -141,7 +141,7 @@ class Scene:
             events=self.events,
             viewers=viewers,
             replayed=self.address.t is not None,
-            trouble=self.look.trouble,
+            trouble=self.read.trouble,
             revealing=bool(self.covered),
             titled=self.address.kiosk,
         )
@@ -172,7 +172,7 @@ class Scene:
             "one-host": self._host,
             "rest": self._rest,
         }[name]
-        return self.source.once(key, self.look.version, lambda: _bytes(markup()), keep_s=keep_s)
+        return self.source.once(key, self.read.version, lambda: _bytes(markup()), keep_s=keep_s)
 
     def _leaderboard(self) -> Markup:
         # under a reveal the uncovered rows are the end's, and no row is of a replay into the veiled time
@@ -195,7 +195,7 @@ class Scene:
             for one in shown
         }
         standings = table(
-            board, looks=self.looks, sparklines=lines, rows=rows, covered=self.covered
+            board, styles=self.styles, sparklines=lines, rows=rows, covered=self.covered
         )
         if self.address.kiosk:
             both = tag("div", self._rank_chart(), standings, class_="side-by-side")
@@ -214,7 +214,7 @@ class Scene:
         """Ranks over time, and the trade-off."""
         shown = self.board.standings[: self.address.rows]
         return tag(
-            "div", self._rank_chart(), tradeoff_chart(shown, looks=self.looks), class_="pair"
+            "div", self._rank_chart(), tradeoff_chart(shown, styles=self.styles), class_="pair"
         )
 
     def _rank_chart(self) -> Markup:
@@ -227,7 +227,7 @@ class Scene:
         if self.board.at_s is not None:
             ranks = until(ranks, self.board.at_s)
         names = [one.name for one in self.board.standings[: self.address.rows]]
-        return rank_chart(ranks, self.events, names=names, looks=self.looks)
+        return rank_chart(ranks, self.events, names=names, styles=self.styles)
 
     def _chosen(self, names: Sequence[str]) -> list[Standing]:
         """The standings of hosts by name; who is not in this run is left out."""
@@ -240,19 +240,19 @@ class Scene:
         if not chosen:
             return Markup()
         feed, at_s, names = self.feed, self.board.at_s, [one.name for one in chosen]
-        drawn = solid(self.looks, names)
+        drawn = solid(self.styles, names)
         densities = [feed.density(name, window_s=self.window_s, at_s=at_s) for name in names]
         series = [feed.series(name, step_s=self.step_s, to_s=at_s) for name in names]
         charts = (
-            density_chart(densities, looks=drawn, key="densities"),
-            series_chart(series, metric="rps", title="Requests/s", looks=drawn),
-            series_chart(series, metric="p95_ms", title="Latency p95", looks=drawn),
+            density_chart(densities, styles=drawn, key="densities"),
+            series_chart(series, metric="rps", title="Requests/s", styles=drawn),
+            series_chart(series, metric="p95_ms", title="Latency p95", styles=drawn),
         )
-        below = differences(chosen, self.looks)
+        below = differences(chosen, self.styles)
         return Markup.joined((tag("div", charts, class_="triple"), below))
 
     def _host(self) -> Markup:
-        """One host in full; scout's looks at it are none later than what may be seen."""
+        """One host in full; scout's sightings of it are none later than what may be seen."""
         chosen = self._chosen((self.address.host or "",))
         if not chosen:
             return Markup()
@@ -265,7 +265,7 @@ class Scene:
         density = feed.density(one.name, window_s=self.window_s, at_s=at_s)
         charts = (
             heat_strip(feed.heat(one.name, step_s=self.step_s, to_s=at_s)),
-            density_chart([density], looks=solid(self.looks, [one.name]), key="density"),
+            density_chart([density], styles=solid(self.styles, [one.name]), key="density"),
         )
         facts = host_facts(one, kinds=kinds, sightings=sightings, events=self.events)
         return Markup.joined((tag("div", charts, class_="pair"), facts))
@@ -290,12 +290,12 @@ class Scene:
                     key, bench.ended_at, lambda: _summaries(store.shots(bench.id), bench)
                 )
             for run in store.runs(verb="capture", limit=10):
-                told = store.capture(run.id) if run.started_at <= limit else None
-                if told and not (is_veiled and (told.get("to_ts") or 0) > (at_s or 0)):
-                    captured = told
+                known = store.capture(run.id) if run.started_at <= limit else None
+                if known and not (is_veiled and (known.get("to_ts") or 0) > (at_s or 0)):
+                    captured = known
                     break
         profile = str(self.run.plan.get("profile") or UNKNOWN)
-        beside = bench_results(bench, summaries, self.board, self.looks)
+        beside = bench_results(bench, summaries, self.board, self.styles)
         pair = tag("div", beside, workload(self.board, profile, captured), class_="pair")
         return Markup.joined((pair, method(self.board)))
 
@@ -318,8 +318,8 @@ def until(ranks: Ranks, at_s: int) -> Ranks:
 
 def usual_window_s(run: Run) -> int:
     """The window a run asks to be ranked by (`window_s` of its settings), else 15 minutes."""
-    told = str(run.plan.get("window_s") or "")
-    return int(told) if told.isdecimal() and int(told) > 0 else WINDOW_S
+    written = str(run.plan.get("window_s") or "")
+    return int(written) if written.isdecimal() and int(written) > 0 else WINDOW_S
 
 
 def _bytes(html: Markup) -> bytes:
@@ -329,7 +329,7 @@ def _bytes(html: Markup) -> bytes:
 
 def scene_of(source: DatabaseSource, address: Address, now: float) -> Scene | str | None:
     """What can be shown: a scene, else a sentence why not, else nothing at all yet."""
-    look = source.look(address.run)
-    if look.feed is None:
-        return look.trouble
-    return Scene(source=source, look=look, feed=look.feed, address=address, now=now)
+    found = source.read(address.run)
+    if found.feed is None:
+        return found.trouble
+    return Scene(source=source, read=found, feed=found.feed, address=address, now=now)

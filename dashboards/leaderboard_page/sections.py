@@ -50,24 +50,24 @@ def rows(head: Iterable[object], body: Iterable[Sequence[object]], *, class_: st
     return tag("div", tag("table", inner, class_=f"plain {class_}"), class_="wide")
 
 
-def host_name(name: str, looks: Mapping[str, LineStyle]) -> Markup:
+def host_name(name: str, styles: Mapping[str, LineStyle]) -> Markup:
     """A host's name beside its colour."""
-    chip, told = tag("i", class_="chip"), tag("span", name, class_="name")
-    return tag("span", chip, told, style=host_style(name, looks), class_="who")
+    chip, words = tag("i", class_="chip"), tag("span", name, class_="name")
+    return tag("span", chip, words, style=host_style(name, styles), class_="who")
 
 
-def differences(chosen: Sequence[Standing], looks: Mapping[str, LineStyle]) -> Markup:
+def differences(chosen: Sequence[Standing], styles: Mapping[str, LineStyle]) -> Markup:
     """Each figure of a few hosts, and how the others' differ from the first's."""
     body = []
     for title, field, written in OF_HOST:
         first, *others = (getattr(one, field) for one in chosen)
         cells = [tag("span", written(first))]
         for value in others:
-            told = difference_from(value, first)
-            beside = None if told is None else tag("small", f" {told}")
+            difference = difference_from(value, first)
+            beside = None if difference is None else tag("small", f" {difference}")
             cells.append(tag("span", written(value), beside))
         body.append((title, *cells))
-    head = ["", *(host_name(one.name, looks) for one in chosen)]
+    head = ["", *(host_name(one.name, styles) for one in chosen)]
     return rows(head, body, class_="differences")
 
 
@@ -83,11 +83,11 @@ def difference_from(mine: float | None, first: float | None) -> str | None:
 
 
 def _pairs(pairs: Iterable[tuple[str, object]]) -> Markup:
-    return tag("dl", [(tag("dt", name), tag("dd", told)) for name, told in pairs], class_="pairs")
+    return tag("dl", [(tag("dt", name), tag("dd", value)) for name, value in pairs], class_="pairs")
 
 
-def _note(*told: object) -> Markup:
-    return tag("p", told, class_="nothing")
+def _note(*words: object) -> Markup:
+    return tag("p", words, class_="nothing")
 
 
 def host_facts(
@@ -116,8 +116,8 @@ def host_facts(
             )
             for kind, count in kinds.items()
         ]
-        told = f"{one.errors:,} of {one.ok + one.errors:,} requests in the window"
-        errors = (tag("ul", bars, class_="kinds"), _note(told))
+        text = f"{one.errors:,} of {one.ok + one.errors:,} requests in the window"
+        errors = (tag("ul", bars, class_="kinds"), _note(text))
 
     seen = next((seen for seen in reversed(sightings) if seen.config_hash), None)
     watch = tag("code", "toolkit scout --watch")
@@ -134,7 +134,7 @@ def host_facts(
                 pairs.append((title, f"{value:,}" if isinstance(value, int) else str(value)))
         settings = (_pairs(pairs), _note(f"As seen at {time_of_day(seen.at)}"))
 
-    # newest first: what was told of the host, and its sightings where status or settings were not as before, and the last
+    # newest first: what was noted of the host, and its sightings where status or settings were not as before, and the last
     lines = [(event.at, sentence(event)) for event in events if event.name in {one.name, None}]
     state: object = None
     for number, seen in enumerate(sightings, 1):
@@ -147,7 +147,7 @@ def host_facts(
         if seen.kv_cache_usage is not None:
             parts.append(f"KV cache {share(seen.kv_cache_usage)} full")
         lines.append((seen.at, ", ".join(part for part in parts if part)))
-    newest = [tag("li", told) for _, told in sorted(lines, reverse=True)[:MOST_SIGHTINGS]]
+    newest = [tag("li", text) for _, text in sorted(lines, reverse=True)[:MOST_SIGHTINGS]]
     history = tag("ul", newest, class_="history") if newest else _note("None yet.")
 
     badges = evidence([one], key="evidence-of-host")
@@ -162,19 +162,19 @@ def host_facts(
 
 
 def bench_results(
-    run: Run | None, summaries: Sequence[HostSummary], board: Board, looks: Mapping[str, LineStyle]
+    run: Run | None, summaries: Sequence[HostSummary], board: Board, styles: Mapping[str, LineStyle]
 ) -> Markup:
-    """The newest bench's figures beside the blast's: one request at a time tells another story than a crowd."""
+    """The newest bench's figures beside the blast's: one request at a time says something else than a crowd."""
     title = tag("h2", "Bench beside blast")
     if run is None or not summaries:
         command = tag("code", "toolkit bench HOSTS")
-        told = _note("No bench in this database: ", command, " adds one.")
-        return tag("section", title, told, class_="bench")
+        note = _note("No bench in this database: ", command, " adds one.")
+        return tag("section", title, note, class_="bench")
     blast = {one.name: one for one in (*board.standings, *board.left_out)}
     head = "host,bench req/s,blast req/s,bench TTFT p50,blast TTFT p50,bench p95,blast p95"
     body = [
         (
-            host_name(one.name, looks),
+            host_name(one.name, styles),
             rate(one.rps),
             rate(here.rps),
             milliseconds(one.ttft_p50_ms),
@@ -202,8 +202,8 @@ def workload(board: Board, profile: str, captured: Mapping[str, Any] | None) -> 
     pairs = [
         ("profile", profile),
         ("requests in the window", f"{sent:,}"),
-        ("hosts that tell or show cache hits", f"{len(shares)} of {len(board.standings)}"),
-        ("hosts that answer mostly from memory", f"{sum(told >= 0.5 for told in shares)}"),
+        ("hosts that say or show cache hits", f"{len(shares)} of {len(board.standings)}"),
+        ("hosts that answer mostly from memory", f"{sum(each >= 0.5 for each in shares)}"),
     ]
     if captured is None:
         below: tuple[Markup, ...] = (
@@ -240,13 +240,13 @@ def method(board: Board) -> Markup:
     )
     # the score's formula stands once, whether or not it ranks
     formulas = dict.fromkeys((FORMULAS[board.rank_by], FORMULAS["score"]))
-    told = [tag("p", text) for text in (*formulas, TIES, window)]
-    return tag("section", tag("h2", "How it is reckoned"), told, class_="method")
+    lines = [tag("p", text) for text in (*formulas, TIES, window)]
+    return tag("section", tag("h2", "How it is reckoned"), lines, class_="method")
 
 
 def feeding(trouble: str | None) -> Markup:
     """The page before there is anything on it: how to feed it."""
-    told = (
+    words = (
         "Blast all hosts at once and the ranking appears here by itself: ",
         tag("code", "toolkit blast hosts.txt --duration 2h --users 32"),
         " or, as plain Locust, ",
@@ -255,4 +255,4 @@ def feeding(trouble: str | None) -> Markup:
     )
     why = tag("p", trouble, class_="trouble") if trouble else None
     title = tag("h2", "No blast yet")
-    return tag("div", title, tag("p", told), why, class_="feeding", id="feeding")
+    return tag("div", title, tag("p", words), why, class_="feeding", id="feeding")

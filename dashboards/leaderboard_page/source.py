@@ -28,11 +28,11 @@ MOST_FEEDS = 4
 MOST_RUNS = 50
 """Of old runs offered for choice."""
 MOST_ORDERS = 64
-"""Boards whose rows are followed: runs, windows and rankings that somebody looks at."""
+"""Boards whose rows are followed: runs, windows and rankings that somebody has open."""
 MOST_BUILT = 256
 """Pieces of HTML kept: a few dozen settings of a few dozen kB."""
 PRESENT_S = 15.0
-"""A viewer who was not heard of for this long has gone."""
+"""A viewer who did not refresh for this long has gone."""
 
 Built = TypeVar("Built")
 
@@ -63,29 +63,29 @@ class DatabaseSource:
         self._identity: tuple[int, int] | None = None
         self._feeds: dict[str, tuple[Feed, int]] = {}
         self._versions = 0
-        self._looks: dict[str | None, tuple[float, ReadResult]] = {}
+        self._reads: dict[str | None, tuple[float, ReadResult]] = {}
         self._built: dict[Hashable, tuple[Hashable, float, object]] = {}
         self._orders: dict[Hashable, RowOrder] = {}
         self._present: dict[str, float] = {}
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def look(self, run_id: str | None = None) -> ReadResult:
+    def read(self, run_id: str | None = None) -> ReadResult:
         """Read what is new, of the newest blast or a chosen one, unless somebody just did."""
         with self._lock:
-            at, before = self._looks.get(run_id, (-inf, ReadResult(feed=None)))
+            at, before = self._reads.get(run_id, (-inf, ReadResult(feed=None)))
             if self._clock() - at < EVERY_S:
                 return before
             try:
                 found = self._read(run_id)
             except ToolkitError as error:
-                told = sentence(error)
+                trouble = sentence(error)
                 if before.feed is not None:
-                    told += (
+                    trouble += (
                         " These are the last figures that were read; the page goes on by itself."
                     )
-                found = replace(before, trouble=told)
-            keep(self._looks, run_id, (self._clock(), found), MOST_FEEDS)
+                found = replace(before, trouble=trouble)
+            keep(self._reads, run_id, (self._clock(), found), MOST_FEEDS)
             return found
 
     def _read(self, run_id: str | None) -> ReadResult:
@@ -148,12 +148,12 @@ class DatabaseSource:
         """Note that a viewer is there, and count all who are."""
         with self._lock:
             now = self._clock()
-            heard = self._present | {viewer: now}
-            self._present = {who: at for who, at in heard.items() if now - at <= PRESENT_S}
+            seen = self._present | {viewer: now}
+            self._present = {who: at for who, at in seen.items() if now - at <= PRESENT_S}
             return len(self._present)
 
 
 def sentence(error: ToolkitError) -> str:
-    """What is wrong and the way out, as a reader of the page is told it."""
-    told = error.message[:1].upper() + error.message[1:] + "."
-    return f"{told} {error.hint}." if error.hint else told
+    """What is wrong and the way out, as a reader of the page sees it."""
+    text = error.message[:1].upper() + error.message[1:] + "."
+    return f"{text} {error.hint}." if error.hint else text

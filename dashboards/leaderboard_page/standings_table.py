@@ -59,7 +59,7 @@ _EXPLAINED = {
     "p50": "Time to the whole answer, median",
     "p95": "Time to the whole answer, 95th percentile",
     "errors": "Failed requests / all that ended",
-    "hits": "Answers from a response cache / answers that tell; ~ is judged by time",
+    "hits": "Answers from a response cache / answers that say; ~ is judged by time",
 }
 RANKINGS = {figure.ranks: figure for figure in FIGURES if figure.ranks}
 _DESCENDING = frozenset({"rps", "output_tokens_per_s", "score"})
@@ -70,7 +70,7 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 100, 24
 def table(
     board: Board,
     *,
-    looks: Mapping[str, LineStyle],
+    styles: Mapping[str, LineStyle],
     sparklines: Mapping[str, Sequence[float]],
     rows: int,
     covered: Collection[int] = (),
@@ -102,17 +102,17 @@ def table(
             row = tag("tr", rank, hidden, class_="covered", data_key=key, data_place=place)
         else:
             spark = sparkline(sparklines.get(one.name, ()))
-            row = _row(one, place, board.rank_by, fastest, spark, host_style(one.name, looks))
+            row = _row(one, place, board.rank_by, fastest, spark, host_style(one.name, styles))
         shown.append(row)
     out = None
     if board.left_out and not covered:
         count = len(board.left_out)
         hosts = "1 host is" if count == 1 else f"{count} hosts are"
-        told = f"{hosts} left out of the honest board; the badge says why"
-        across = tag("td", told, colspan=len(FIGURES) + 4)
+        text = f"{hosts} left out of the honest board; the badge says why"
+        across = tag("td", text, colspan=len(FIGURES) + 4)
         divider = tag("tr", across, class_="divider", data_key="out")
         below = [
-            _row(one, None, board.rank_by, fastest, None, host_style(one.name, looks))
+            _row(one, None, board.rank_by, fastest, None, host_style(one.name, styles))
             for one in board.left_out
         ]
         out = tag("tbody", divider, below, id="left-out")
@@ -151,10 +151,10 @@ def _row(
         (one.rank_change_5m, "5 min", "far"),
     ):
         way = "up" if (change or 0) > 0 else "down" if change else "same"
-        told = f"{way} {abs(change)} against" if change else "same place"
-        told = "no board" if change is None else told
+        text = f"{way} {abs(change)} against" if change else "same place"
+        text = "no board" if change is None else text
         number = abs(change) if change else None
-        title = f"{told} {since} ago"
+        title = f"{text} {since} ago"
         moves.append(tag("span", icon(way), number, class_=f"move {way} {size}", title=title))
 
     # who it is, what explains its figures (its trouble first), and what still weighs on them
@@ -172,7 +172,7 @@ def _row(
         tag("i", class_="chip"),
         tag("span", one.name, class_="name", title=one.url),
         tag("span", badges, class_="badges") if badges else None,
-        _taint_note(one.taints),
+        _outage_note(one.taints),
         tag("span", silence, class_="note") if silence else None,
     )
     length = one.rps / fastest if fastest > 0 else 0.0
@@ -210,39 +210,39 @@ def _cell(figure: Figure, one: Standing) -> Markup:
     value = getattr(one, figure.field)
     text = figure.written(value)
     number, _, unit = text.rpartition(" ") if text[-1:] in {"s", "%"} else (text, "", "")
-    told = Markup.joined((number, tag("small", f" {unit}") if unit else None))
+    shown = Markup.joined((number, tag("small", f" {unit}") if unit else None))
     samples = one.streamed if figure.key.startswith("ttft") else one.ok
     few = FEW_FOR_P95 if figure.key.endswith("95") else FEW_FOR_P50
     if figure.written is milliseconds and value is not None and samples < few:
         note = f"Unsure: of {samples:,} answers, and {few} make a sure quantile"
-        return tag("span", told, "?", title=note, class_="unsure")
+        return tag("span", shown, "?", title=note, class_="unsure")
     if figure.key == "hits" and one.hit_share_inferred and value is not None:
-        note = "Judged by time, as the host tells no Cache-Status"
-        return tag("span", "~", told, title=note, class_="inferred")
+        note = "Judged by time, as the host sends no Cache-Status"
+        return tag("span", "~", shown, title=note, class_="inferred")
     if figure.key == "tokens" and one.output_tokens_estimated:
-        note = "Counted from chunks where no usage was told"
-        return tag("span", "~", told, title=note, class_="inferred")
-    return told
+        note = "Counted from chunks where no usage was sent"
+        return tag("span", "~", shown, title=note, class_="inferred")
+    return shown
 
 
-def _taint_note(taints: Sequence[AffectedInterval]) -> Markup | None:
+def _outage_note(outages: Sequence[AffectedInterval]) -> Markup | None:
     """`still in the window: 4 min 10 s of the 14:32 restart`; of an outage that lasts, how long it does."""
-    if not taints:
+    if not outages:
         return None
-    *_, last = taints
+    *_, last = outages
     if last.to_s is None:
-        told, title = (
+        text, title = (
             f"not answering since {time_of_day(last.from_s)}",
             f"{last.errors:,} requests failed",
         )
-        return tag("span", told, class_="note", title=title)
-    what = f"{len(taints)} outages"
-    if len(taints) == 1:
+        return tag("span", text, class_="note", title=title)
+    what = f"{len(outages)} outages"
+    if len(outages) == 1:
         kind = "restart" if last.restarted else "outage"
         what = f"the {time_of_day(last.from_s, seconds=False)} {kind}"
-    told = f"still in the window: {span(sum(taint.in_window_s for taint in taints))} of {what}"
+    text = f"still in the window: {span(sum(each.in_window_s for each in outages))} of {what}"
     clean = None if last.clean_in_s is None else f"Out of the window in {span(last.clean_in_s)}"
-    return tag("span", told, class_="note", title=clean)
+    return tag("span", text, class_="note", title=clean)
 
 
 def sparkline(values: Sequence[float]) -> Markup | None:

@@ -60,12 +60,12 @@ def strip(
     elif board.data_end_s is None:
         age = _item("as-of", "figures", "no data yet")
     else:
-        # a second is over, and may be told, at its end
+        # a second is over, and may be shown, at its end
         age_s = max(0.0, now - (board.data_end_s + 1))
         counting = tag(
             "b",
             f"{age_s:.0f} s" if age_s < 120 else span(age_s),
-            class_="told age",
+            class_="value age",
             data_state="stale" if age_s > STALE_S else "late" if age_s > LATE_S else "fresh",
             data_age=f"{age_s:.1f}",
             data_late=LATE_S,
@@ -76,18 +76,21 @@ def strip(
 
     limited = frozen = None
     if board.limited_s and board.elapsed_s:
-        told = (share(board.limited_s / board.elapsed_s), tag("small", f" {span(board.limited_s)}"))
+        value = (
+            share(board.limited_s / board.elapsed_s),
+            tag("small", f" {span(board.limited_s)}"),
+        )
         hint = "Seconds of the window in which the load generator was the limit: they count against no host"
-        limited = _item("limited", "loader-limited", told, tone=" warn", hint=hint)
+        limited = _item("limited", "loader-limited", value, tone=" warn", hint=hint)
     if revealing:
         hint = (
             "The standings are uncovered from the last to the first; all else is as at the freeze"
         )
         frozen = _item("reveal", "board", (icon("snow"), "reveal"), tone=" info", hint=hint)
     elif board.frozen_at_s is not None:
-        told = (icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}")
+        value = (icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}")
         hint = "The blast goes on; the public board stands still until the reveal"
-        frozen = _item("frozen", "board", told, tone=" info", hint=hint)
+        frozen = _item("frozen", "board", value, tone=" info", hint=hint)
     facts = (
         _item("phase", "phase", phase),
         _item("clock", "clock", (stopwatch(end - run.started_at), left)),
@@ -108,21 +111,28 @@ def strip(
 
 def title(run: Run) -> Markup:
     """The page's name, and the day and moment of the blast it shows."""
-    told = f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"
-    return tag("h1", "Leaderboard", tag("small", told), class_="title")
+    text = f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"
+    return tag("h1", "Leaderboard", tag("small", text), class_="title")
 
 
 def _item(
-    key: str, what: object, told: object, *, tone: str = "", hint: str | None = None
+    key: str,
+    what: object,
+    value: object,
+    *,
+    below: object = None,
+    tone: str = "",
+    hint: str | None = None,
 ) -> Markup:
-    name, fact = tag("span", what, class_="what"), tag("b", told, class_="told")
-    return tag("li", name, fact, class_=key + tone, title=hint)
+    name, fact = tag("span", what, class_="what"), tag("b", value, class_="value")
+    more = None if below is None else tag("span", below, class_="below")
+    return tag("li", name, fact, more, class_=key + tone, title=hint)
 
 
 def planned_s(run: Run) -> float | None:
     """How long the run was meant to be; None: nobody said."""
-    told = run.plan.get("duration_s")
-    return float(told) if isinstance(told, int | float) and told > 0 else None
+    planned = run.plan.get("duration_s")
+    return float(planned) if isinstance(planned, int | float) and planned > 0 else None
 
 
 # --- the few figures that matter most -------------------------------------------------------------
@@ -132,7 +142,7 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
     """Who leads by how much, how much there is in all, and the best latencies."""
     if covered:
         below = "place by place, from the last to the first"
-        return tag("ul", _card("leader", "leader", "?", below), class_="kpis")
+        return tag("ul", _item("leader", "leader", "?", below=below), class_="kpis")
     standings = [one for one in board.standings if one.ok or one.errors]
     ranked = [one for one in standings if one.rank is not None]
     sure = [one for one in ranked if may_lead(one, board.rank_by)]
@@ -148,31 +158,27 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
             why = ahead[0].trouble or "too few answers"
             below += f"; not counted: {ahead[0].name}{more}, {why}"
         heading = f"leads by {RANKINGS[board.rank_by].name}"
-        leader = _card("leader", heading, tag("span", first.name, class_="name"), below)
+        leader = _item("leader", heading, tag("span", first.name, class_="name"), below=below)
     else:
         answered = any(one.ok for one in ranked)
         why = "too few good answers yet" if answered else "nobody has answered yet"
-        leader = _card("leader", "leader", UNKNOWN, why)
+        leader = _item("leader", "leader", UNKNOWN, below=why)
 
     bests = []
     for rank_by in ("ttft_p95", "p95"):
         # the least of the hosts whose quantile is sure, and who are in no trouble
         known = [(value, one) for one in standings if (value := _value(one, rank_by)) is not None]
         may = [(value, one.name) for value, one in known if may_lead(one, rank_by)]
-        told, whose = UNKNOWN, "too few answers yet" if known else "no answer yet"
+        best, whose = UNKNOWN, "too few answers yet" if known else "no answer yet"
         if may:
-            told, whose = milliseconds(min(may)[0]), tag("span", min(may)[1], class_="name")
-        bests.append(_card("best", f"best {RANKINGS[rank_by].name}", told, whose))
+            best, whose = milliseconds(min(may)[0]), tag("span", min(may)[1], class_="name")
+        bests.append(_item("best", f"best {RANKINGS[rank_by].name}", best, below=whose))
     ok, errors = sum(one.ok for one in standings), sum(one.errors for one in standings)
     failed = share(errors / (ok + errors)) if ok + errors else UNKNOWN
-    total = _card("total", "all hosts", rate(sum(one.rps for one in standings)), "requests/s")
-    lost = _card("errors", "errors", failed, f"{errors:,} of {ok + errors:,}")
+    rps = rate(sum(one.rps for one in standings))
+    total = _item("total", "all hosts", rps, below="requests/s")
+    lost = _item("errors", "errors", failed, below=f"{errors:,} of {ok + errors:,}")
     return tag("ul", leader, total, bests, lost, class_="kpis")
-
-
-def _card(key: str, what: str, told: object, below: object) -> Markup:
-    name, fact = tag("span", what, class_="what"), tag("b", told, class_="told")
-    return tag("li", name, fact, tag("span", below, class_="below"), class_=key)
 
 
 def _value(one: Standing, rank_by: RankBy) -> float | None:
@@ -191,5 +197,5 @@ def margin(first: Standing, second: Standing, rank_by: RankBy) -> str:
     more, less = (theirs, mine) if is_latency else (mine, theirs)
     if less <= 0:
         return f"ahead of {second.name}"
-    told = f"{more / less:.1f} times" if more / less >= 2 else f"{100 * (more / less - 1):.1f} %"
-    return f"{told} {'faster than' if is_latency else 'ahead of'} {second.name}"
+    text = f"{more / less:.1f} times" if more / less >= 2 else f"{100 * (more / less - 1):.1f} %"
+    return f"{text} {'faster than' if is_latency else 'ahead of'} {second.name}"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from toolkit.board.feed import Feed
 from toolkit.board.follow import Follow
-from toolkit.board.window import Totals
+from toolkit.board.window import Totals, quantiles_ms
 from toolkit.records import Host, LoaderSecond, Part, Run, Tally
 from toolkit.stats import Sketch
 from toolkit.store import Store
@@ -117,7 +117,9 @@ def ranks_ms(store: Store) -> tuple[float, float, float]:
     feed.refresh()
     cold = cpu_ms(feed.ranks)
     other = cpu_ms(lambda: feed.ranks(rank_by="p95"))
-    kib = feed._follow.steps(10).nbytes / 1024 / len(HOSTS) / (SECONDS / 3600)
+    slabs = feed._follow.steps(10).slabs.values()
+    size = sum(each.counts.nbytes + each.cells.nbytes + each.values.nbytes for each in slabs)
+    kib = size / 1024 / len(HOSTS) / (SECONDS / 3600)
     return cold, other, kib
 
 
@@ -141,7 +143,7 @@ def quantile_error(rng: random.Random, hits: float) -> float:
     seconds = [[latency(rng, hits) for _ in range(200)] for _ in range(300)]
     totals = Totals([1])
     totals.add([part(number, values) for number, values in enumerate(seconds)])
-    told = totals.quantiles_ms(50, 95, 99)[0][0]
+    told = quantiles_ms(totals.histograms, (50, 95, 99))[0][0]
     everything = sorted(value for values in seconds for value in values)
     worst = 0.0
     for percent, value in zip((50, 95, 99), told, strict=True):

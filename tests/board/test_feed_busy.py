@@ -45,4 +45,4 @@ def test_a_second_is_on_the_board_whole_or_not_at_all() -> None:
         assert [feed.board(window_s=window_s).standings[0].rps for window_s in (1, 10, 50)] == [
             1.0
         ] * 3
-        assert set(feed.series("alice", step_s=1).rps) == {1.0}
+        assert {step.rps for step in feed.series("alice", step_s=1).figures} == {1.0}

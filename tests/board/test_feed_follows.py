@@ -31,7 +31,7 @@ def everything(feed: Feed, at_s: int | None) -> list[object]:
     drawn.append(feed.ranks(window_s=6, rank_by="p95", step_s=2))
     for name in "ab":
         drawn += [feed.series(name), feed.heat(name, step_s=2), feed.sparkline(name)]
-        drawn += [feed.density(name, at_s=at_s), feed.density(name, metric="ttft", at_s=at_s)]
+        drawn.append(feed.density(name, at_s=at_s))
     return drawn
 
 

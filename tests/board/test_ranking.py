@@ -2,27 +2,41 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.board.ranking import BAND, FEW_FOR_P50, FEW_FOR_P95, Figures, places, scores
+from toolkit.board.ranking import figures as figures_of
 from toolkit.board.standings import RANK_BY, RankBy
+from toolkit.board.window import COUNTS
+from toolkit.stats import BUCKETS
 
 
-def figures(**more: Any) -> Figures:
-    """100 answers in 10 s, no errors."""
-    least = dict.fromkeys(Figures.__dataclass_fields__, 0)
-    usual = {
-        "counted_s": 10,
+def figures(**changes: Any) -> Figures:
+    """100 answers in 10 s, no errors; what follows from counts follows here, too."""
+    usual: dict[str, Any] = {
         "ok": 100,
+        "errors": 0,
         "p50_ms": 50.0,
         "p95_ms": 100.0,
         "ttft_p50_ms": 5.0,
         "ttft_p95_ms": 10.0,
-        "output_tokens": 1000,
     }
-    return Figures(**{**least, **usual, **more})
+    tokens = changes.pop("output_tokens", 1000)
+    count = usual | changes
+    ended = count["ok"] + count["errors"]
+    return Figures(
+        rps=count["ok"] / 10,
+        output_tokens_per_s=tokens / 10,
+        error_rate=count["errors"] / ended if ended else None,
+        streamed=0,
+        hit_share=None,
+        hit_share_inferred=False,
+        output_tokens_estimated=False,
+        **count,
+    )
 
 
 NOTHING = figures(
@@ -34,21 +48,19 @@ def ranks(hosts: list[Figures], rank_by: RankBy) -> list[int]:
     return [place.rank for place in places(hosts, rank_by)]
 
 
-def test_rates_are_over_all_seconds_of_the_window() -> None:
-    seen = figures(ok=90, output_tokens=450, errors=10)
-    assert (seen.rps, seen.output_tokens_per_s, seen.error_rate) == (9.0, 45.0, 0.1)
-
-
-def test_nothing_has_no_error_rate_and_no_rate_is_divided_by_nothing() -> None:
-    assert NOTHING.error_rate is None
-    assert figures(counted_s=0).rps == 0.0
-
-
-def test_the_hit_share_is_of_the_answers_that_tell() -> None:
-    seen = figures(cache_told=10, cache_hits=4, cache_judged=40, cache_inferred=21)
-    # 25 hits of 50 answers
-    assert seen.hit_share == 0.5
-    assert figures().hit_share is None
+def test_figures_follow_from_counts_and_seconds() -> None:
+    counts = np.zeros((3, len(COUNTS)), dtype=np.int64)
+    given = {"ok": 90, "errors": 10, "output_tokens": 450, "output_tokens_estimated": 9}
+    # 25 hits of 50 answers that say
+    given |= {"cache_told": 10, "cache_hits": 4, "cache_judged": 40, "cache_inferred": 21}
+    counts[0] = [given.get(name, 0) for name in COUNTS]
+    histograms = np.zeros((3, 2, BUCKETS), dtype=np.int64)
+    one, nothing, _ = figures_of(counts, histograms, 10)
+    assert (one.rps, one.output_tokens_per_s, one.error_rate) == (9.0, 45.0, 0.1)
+    assert (one.hit_share, one.hit_share_inferred, one.output_tokens_estimated) == (0.5, True, True)
+    assert (nothing.error_rate, nothing.hit_share, nothing.p50_ms) == (None, None, None)
+    # and no rate is divided by nothing
+    assert figures_of(counts, histograms, 0)[0].rps == 0.0
 
 
 @pytest.mark.parametrize(
@@ -160,10 +172,10 @@ def test_scores_of_counts_alone_have_the_counts_interval() -> None:
 def test_ranks_hold_together(latencies: list[float], rank_by: RankBy) -> None:
     hosts = [figures(ok=round(value), p50_ms=value, p95_ms=value) for value in latencies]
     found = places(hosts, rank_by)
-    told = sorted(place.rank for place in found)
+    in_order = sorted(place.rank for place in found)
     # competition ranks: each is 1 + the number of hosts before its group
-    assert all(rank == told.index(rank) + 1 for rank in told)
-    assert all(place.tied == (told.count(place.rank) > 1) for place in found)
+    assert all(rank == in_order.index(rank) + 1 for rank in in_order)
+    assert all(place.tied == (in_order.count(place.rank) > 1) for place in found)
     score = scores(hosts)
     value = (
         score

@@ -15,6 +15,7 @@ from toolkit.board.window import (
     Totals,
     bucket_edges_ms,
     bucket_values_ms,
+    quantiles_ms,
 )
 from toolkit.errors import ToolkitError
 from toolkit.records import Part
@@ -28,6 +29,12 @@ def mix(rng: random.Random, count: int, hits: float) -> list[float]:
     return [
         rng.lognormvariate(*(HITS_MS if rng.random() < hits else MISSES_MS)) for _ in range(count)
     ]
+
+
+def same(one: Totals, other: Totals) -> bool:
+    """Whether every single number is the same."""
+    names = ("counts", "histograms", "by_second")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 def parts_of(*values: list[float]) -> list[Part]:
@@ -64,7 +71,7 @@ def test_quantiles_of_many_seconds_are_within_one_per_cent_of_exact(hits: float)
     totals = Totals([1])
     totals.add(parts_of(*seconds))
     everything = [value for second in seconds for value in second]
-    told = totals.quantiles_ms(50, 95, 99)[0][0]
+    told = quantiles_ms(totals.histograms, (50, 95, 99))[0][0]
     for percent, value in zip((50, 95, 99), told, strict=True):
         assert value == pytest.approx(nearest_rank(everything, percent), rel=0.0100001)
 
@@ -75,7 +82,7 @@ def test_quantiles_are_those_of_the_merged_sketch_bit_for_bit(seconds: list[list
     for part in parts_of(*seconds):
         totals.add([part])
         oracle.merge(Sketch.from_bytes(part.e2e))
-    told = totals.quantiles_ms(0, 1, 50, 95, 100)[0][0]
+    told = quantiles_ms(totals.histograms, (0, 1, 50, 95, 100))[0][0]
     assert told == [oracle.quantile(q) for q in (0, 0.01, 0.5, 0.95, 1)]
 
 
@@ -88,18 +95,18 @@ def test_a_count_past_a_pair_adds_up() -> None:
     totals = Totals([1])
     totals.add([part])
     # the 70,001st of 140,001 is the first of the slow ones
-    assert totals.quantiles_ms(50)[0][0] == [one.quantile(0.5)]
+    assert quantiles_ms(totals.histograms, (50,))[0][0] == [one.quantile(0.5)]
     assert totals.histograms.sum() == 140_001
 
 
 def test_nothing_has_no_quantile() -> None:
-    assert Totals([1, 2]).quantiles_ms(50, 95) == [[[None, None]] * 2] * 2
+    assert quantiles_ms(Totals([1, 2]).histograms, (50, 95)) == [[[None, None]] * 2] * 2
 
 
 def test_counts_go_to_the_host_of_the_part() -> None:
     reader = ListReader("a", "b")
     one = reader.part("b", 3, e2e=[10.0], errors=2, output_tokens=7, cache_hits=1)
-    totals = Totals([1, 2], pulse_s=10)
+    totals = Totals([1, 2], seconds_s=10)
     totals.add([one, one])
     assert dict(zip(COUNTS, totals.counts[1].tolist(), strict=True)) == {
         **dict.fromkeys(COUNTS, 0),
@@ -109,7 +116,7 @@ def test_counts_go_to_the_host_of_the_part() -> None:
         "cache_hits": 2,
     }
     assert not totals.counts[0].any()
-    assert totals.seconds(1, one.at_s - 1, one.at_s).tolist() == [[0, 2], [0, 4], [0, 14], [0, 0]]
+    assert totals.seconds(one.at_s - 1, one.at_s)[1].tolist() == [[0, 2], [0, 4], [0, 14], [0, 0]]
 
 
 many_parts = st.lists(
@@ -139,13 +146,13 @@ def test_what_was_added_and_left_again_leaves_a_full_recount(
     parts = made(rows)
     gone = [part for part in parts if rng.random() < 0.5]
     stays = [part for part in parts if part not in gone]
-    moved, recount = Totals([1, 2], pulse_s=20), Totals([1, 2], pulse_s=20)
+    moved, recount = Totals([1, 2], seconds_s=20), Totals([1, 2], seconds_s=20)
     rng.shuffle(parts)
     for part in parts:
         moved.add([part])
-    moved.drop(gone)
+    moved.add(gone, -1)
     recount.add(stays)
-    assert moved.equals(recount)
+    assert same(moved, recount)
 
 
 @settings(deadline=None)
@@ -163,10 +170,10 @@ def test_slabs_add_up_to_what_their_parts_add_up_to(
     recount.add(parts)
     for slab in slabs:
         together.add_slab(slab)
-    assert together.equals(recount)
+    assert same(together, recount)
     for slab in slabs:
         together.add_slab(slab, -1)
-    assert together.equals(Totals([1, 2]))
+    assert same(together, Totals([1, 2]))
 
 
 def test_more_parts_than_are_counted_in_one_pass_add_up() -> None:
@@ -184,7 +191,7 @@ def test_a_damaged_sketch_is_an_error_and_not_a_latency(blob: bytes) -> None:
     totals = Totals([1])
     with pytest.raises(ToolkitError, match="damaged sketch"):
         totals.add([part._replace(e2e=blob)])
-    assert totals.equals(Totals([1]))
+    assert same(totals, Totals([1]))
 
 
 @pytest.mark.parametrize("hosts", [[2], [7], []])
@@ -193,4 +200,4 @@ def test_a_part_of_an_unknown_host_is_nobody_elses(hosts: list[int]) -> None:
     totals = Totals(hosts)
     with pytest.raises(ToolkitError, match="takes no part in its run"):
         totals.add([part])
-    assert totals.equals(Totals(hosts))
+    assert same(totals, Totals(hosts))

@@ -66,7 +66,7 @@ def test_figures_of_a_blast_whose_writer_died_turn_red_and_fresh_again_when_it_g
                 )
             )
         assert states == ["fresh", "late", "stale"]
-        calm = tab.page.locator(".strip .clock .told").evaluate(
+        calm = tab.page.locator(".strip .clock .value").evaluate(
             "node => getComputedStyle(node).color"
         )
         assert state.evaluate("node => getComputedStyle(node).color") != calm

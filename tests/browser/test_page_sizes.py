@@ -87,9 +87,7 @@ def test_figures_can_be_read_by_day_and_by_night(
     tab = open_tab(cast.url, scheme=scheme)
     expect(board(tab)).to_be_visible()
     expect(chart(tab, "tradeoff").locator("svg")).to_be_visible()
-    texts = (
-        "#board td, #board th, .badge, .note, .strip .told, .strip .what, .kpis .told, .kpis .below"
-    )
+    texts = "#board td, #board th, .badge, .note, .strip .value, .strip .what, .kpis .value, .kpis .below"
     seen = tab.page.evaluate(CONTRAST, texts)
     assert len(seen) > 100
     # WCAG's AA for plain text

@@ -21,12 +21,10 @@ FULL = Address(
 )
 
 
-def test_the_usual_view_has_an_empty_query() -> None:
+def test_every_setting_is_written_in_short_and_only_what_differs() -> None:
     assert query(USUAL) == {}
     assert parsed({}) == USUAL
-
-
-def test_every_setting_is_written_in_short() -> None:
+    assert query(Address(honest=True)) == {"honest": "1"}
     assert query(FULL) == {
         "rank": "p95",
         "window": "10m",
@@ -39,10 +37,6 @@ def test_every_setting_is_written_in_short() -> None:
         "theme": "light",
         "kiosk": "1",
     }
-
-
-def test_only_what_differs_is_written() -> None:
-    assert query(Address(honest=True)) == {"honest": "1"}
 
 
 @given(
@@ -66,7 +60,7 @@ def test_what_is_written_is_read_back(address: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("written", "expected"),
     [
         ({"rank": "charm"}, {}),
         ({"rank": "P95"}, {}),
@@ -92,12 +86,12 @@ def test_what_is_written_is_read_back(address: Address) -> None:
     ],
 )
 def test_a_value_that_nobody_can_use_is_left_out(
-    told: dict[str, str], expected: dict[str, Any]
+    written: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    assert parsed(told) == Address(**expected)
+    assert parsed(written) == Address(**expected)
 
 
-def test_a_kiosk_shows_ten_hosts_and_a_page_twenty_unless_told() -> None:
+def test_a_kiosk_shows_ten_hosts_and_a_page_twenty_unless_the_link_says_so() -> None:
     assert [Address().rows, Address(kiosk=True).rows, Address(kiosk=True, top=5).rows] == [
         20,
         10,

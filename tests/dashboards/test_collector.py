@@ -36,17 +36,12 @@ def is_walked(thing: object) -> bool:
     return any(other is thing for other in gc.get_objects())
 
 
-def test_what_lives_is_left_out_of_the_collections_to_come() -> None:
-    thing = in_a_cycle()
+def test_what_lives_is_left_out_of_the_collections_to_come_and_what_died_is_freed() -> None:
+    thing, ghost = in_a_cycle(), weakref.ref(in_a_cycle())
     assert is_walked(thing)
-    collector.tidy()
-    assert not is_walked(thing)
-
-
-def test_what_died_in_a_cycle_is_freed_by_the_first_tidying() -> None:
-    ghost = weakref.ref(in_a_cycle())
     assert ghost() is not None
     collector.tidy()
+    assert not is_walked(thing)
     assert ghost() is None
 
 
@@ -64,19 +59,19 @@ def test_what_dies_after_it_was_frozen_is_freed_by_the_next_tidying_and_by_no_ot
 
 
 # In a process of its own: the thread never ends.
-ASKED_BY_MANY = """
+STARTED_BY_MANY = """
 import gc, threading, weakref
 from leaderboard_page import collector
 
 gc.disable()  # whatever is freed is freed by the thread
 begun = threading.Barrier(20)
 threads = []
-def ask():
+def start():
     begun.wait()
     threads.append(collector.keep_quiet(0.001))
-askers = [threading.Thread(target=ask) for _ in range(20)]
-for each in askers: each.start()
-for each in askers: each.join()
+starters = [threading.Thread(target=start) for _ in range(20)]
+for each in starters: each.start()
+for each in starters: each.join()
 assert len(set(threads)) == 1 and threads[0].daemon
 assert threading.active_count() == 2
 
@@ -92,10 +87,10 @@ print("kept quiet")
 """
 
 
-def test_however_many_ask_at_once_one_thread_collects_again_and_again() -> None:
+def test_however_many_start_it_at_once_one_thread_collects_again_and_again() -> None:
     path = {"PYTHONPATH": str(Path(collector.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", ASKED_BY_MANY],
+        [sys.executable, "-c", STARTED_BY_MANY],
         env=path,
         capture_output=True,
         text=True,

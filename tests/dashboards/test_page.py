@@ -33,7 +33,7 @@ DOWN = [f"h{n}" for n in range(8, 0, -1)]
 UP = DOWN[::-1]
 
 
-def tell(path: Path, at: float, kind: str, text: str = "") -> None:
+def note(path: Path, at: float, kind: str, text: str = "") -> None:
     with Store.open(path) as store:
         store.add_event(Event(run=feeder.RUN, at=at, kind=kind, text=text))  # type: ignore[arg-type]
 
@@ -44,25 +44,6 @@ def go_on(path: Path, from_s: int, to_s: int) -> None:
 
 
 # --- nothing, little, much ------------------------------------------------------------------------
-
-
-def test_without_a_database_the_page_says_how_to_feed_it(database: Path) -> None:
-    shown = page(opened()).one("div", id="feeding").text
-    assert "toolkit blast hosts.txt" in shown
-    assert "locust -f locustfiles/blast.py" in shown
-    assert str(database) in shown
-
-
-def test_an_empty_database_says_the_same_without_a_complaint(database: Path) -> None:
-    Store.open(database).close()
-    shown = page(opened())
-    assert "toolkit blast hosts.txt" in shown.text
-    assert shown.all(class_="trouble") == []
-
-
-def test_a_damaged_database_is_a_sentence(database: Path) -> None:
-    database.write_bytes(b"no database " * 100)
-    assert "is not a SQLite database" in page(opened()).one("p", class_="trouble").text
 
 
 def test_a_blast_appears_by_itself_on_a_page_that_waited(database: Path) -> None:
@@ -166,13 +147,6 @@ def test_hosts_stand_in_the_order_of_each_ranking_and_ties_share_a_rank(
 
 
 @pytest.mark.usefixtures("blast")
-def test_tied_hosts_are_marked() -> None:
-    app = opened()
-    assert figure(app, "h4", "rank") == "4 ="
-    assert figure(app, "h7", "rank") == "1"
-
-
-@pytest.mark.usefixtures("blast")
 def test_the_figures_are_what_was_counted() -> None:
     app = opened()
     assert figure(app, "h7", "rps") == "7.00"
@@ -201,13 +175,6 @@ def test_a_shorter_window_forgets_what_came_before_it() -> None:
     assert [rank for rank, _ in ranking(app)][:3] == ["1", "1", "3"]
     assert figure(app, "h8", "rps") == "8.00"
     assert app.selectbox(key="window").value == 60
-
-
-@pytest.mark.usefixtures("blast")
-def test_only_the_first_hosts_are_shown_where_the_link_says_so() -> None:
-    app = opened(top="3")
-    assert hosts(app) == ["h7", "h6", "h5"]
-    assert "and 5 more" in page(app).text
 
 
 def test_new_seconds_move_the_numbers(blast: Path) -> None:
@@ -253,13 +220,6 @@ def test_a_deep_link_sets_every_control() -> None:
 
 
 @pytest.mark.usefixtures("blast")
-def test_nonsense_in_a_link_is_the_usual_view() -> None:
-    app = opened(rank="charm", window="long", top="many", t="now", cmp=",,", theme="pink")
-    assert len(hosts(app)) == 8
-    assert app.query_params == {}
-
-
-@pytest.mark.usefixtures("blast")
 def test_hosts_of_a_link_that_are_not_in_this_run_are_no_fault() -> None:
     app = opened(cmp="h1,gone", host="gone")
     assert len(hosts(app)) == 8
@@ -291,17 +251,6 @@ def test_leaving_the_present_begins_at_its_last_second() -> None:
     assert fact(app, "as-of") == time_of_day(BEGAN + SECONDS - 1)
 
 
-@pytest.mark.usefixtures("blast")
-def test_a_kiosk_has_no_controls_and_ten_hosts_beside_their_ranks() -> None:
-    app = opened(kiosk="1")
-    assert len(hosts(app)) == 8
-    assert charts(app) == {"ranks"}
-    assert not app.selectbox
-    assert not app.toggle
-    assert not app.multiselect
-    assert not app.button
-
-
 # --- more than the table --------------------------------------------------------------------------
 
 
@@ -329,47 +278,30 @@ def test_one_host_in_full_tells_its_errors_by_kind() -> None:
     assert "120 of 480 requests" in told.text
 
 
-@pytest.mark.usefixtures("blast")
-def test_the_method_is_told_in_the_words_of_the_code() -> None:
-    assert "p95 = 95th percentile of E2E" in page(opened(rank="p95")).one(class_="method").text
+# --- beside a capture -----------------------------------------------------------------------------
 
 
-def test_a_hosts_name_is_never_markup_anywhere(database: Path) -> None:
-    evil = '<img src=x onerror="alert(1)">'
-    host = Host(name=evil, url="http://10.0.0.1:8000")
-    with Store.open(database) as store:
-        store.add_run(Run(id="abc", verb="blast", started_at=float(BEGAN)))
-        store.plan_hosts("abc", [host])
-        store.add_second(
-            [
-                Tally(
-                    run="abc",
-                    name=evil,
-                    url=host.url,
-                    at_s=BEGAN + n,
-                    worker="w",
-                    kind="ranked",
-                    ok=3,
-                    errors=1,
-                    e2e=feeder.blob(50.0, 3),
-                )
-                for n in range(30)
-            ],
-            [feeder.second_of("abc", BEGAN + n) for n in range(30)],
-            events=[
-                Event(run="abc", name=evil, url=host.url, at=BEGAN + 9.0, kind="mark", text=evil)
-            ],
-        )
-    app = opened(host=evil, cmp=evil.replace(",", "%2C"))
-    assert page(app).all("img") == []
-    assert hosts(app) == [evil]
+def test_the_newest_capture_that_had_begun_is_shown_and_none_from_behind_a_freeze(
+    blast: Path,
+) -> None:
+    for run, from_s, to_s, requests in (("c1", 10, 20, 1111), ("c2", 30, 90, 2222)):
+        with Store.open(blast) as store:
+            store.add_run(Run(id=run, verb="capture", started_at=BEGAN + from_s))
+            span = {"from_ts": BEGAN + from_s, "to_ts": BEGAN + to_s}
+            store.set_capture(run, {"requests": requests, "top": [], **span})
+    assert "requests captured 2,222" in page(opened()).text
+    assert "requests captured 1,111" in page(opened(t=str(BEGAN + 25))).text
+    note(blast, BEGAN + 60.5, "freeze")
+    shown = page(opened()).text
+    assert "requests captured 1,111" in shown
+    assert "2,222" not in shown
 
 
 # --- freeze and reveal ----------------------------------------------------------------------------
 
 
 def test_a_frozen_board_shows_nothing_later_in_any_part(blast: Path) -> None:
-    tell(blast, BEGAN + 60.5, "freeze")
+    note(blast, BEGAN + 60.5, "freeze")
     everything = {"host": "h8", "cmp": "h7,h8"}
     before = opened(**everything)
     assert fact(before, "frozen") == f"frozen at {time_of_day(BEGAN + 60)}"
@@ -387,14 +319,8 @@ def without_viewers(told: str) -> str:
     return begin + rest.partition("</li>")[2]
 
 
-def test_a_link_into_the_time_after_a_freeze_stops_at_it(blast: Path) -> None:
-    tell(blast, BEGAN + 60.5, "freeze")
-    app = opened(t=str(BEGAN + 110))
-    assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
-
-
 def test_a_frozen_board_is_frozen_as_csv(blast: Path) -> None:
-    tell(blast, BEGAN + 60.5, "freeze")
+    note(blast, BEGAN + 60.5, "freeze")
     head, *lines = as_csv(source_of(blast), USUAL).decode().splitlines()
     assert head.startswith("rank,name,url,score,rps,")
     assert {line.rsplit(",", 1)[1] for line in lines} == {str(BEGAN + 60)}
@@ -402,8 +328,8 @@ def test_a_frozen_board_is_frozen_as_csv(blast: Path) -> None:
 
 def reveal(blast: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Freeze the board after a minute and reveal it at the end; the page's clock, which stands at that moment."""
-    tell(blast, BEGAN + 60.5, "freeze")
-    tell(blast, BEGAN + 119.0, "reveal")
+    note(blast, BEGAN + 60.5, "freeze")
+    note(blast, BEGAN + 119.0, "reveal")
     now = [BEGAN + 119.0]
     monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
     return now
@@ -438,18 +364,6 @@ def test_no_link_looks_behind_a_reveal_under_way(
 
 
 # --- trouble --------------------------------------------------------------------------------------
-
-
-def test_a_database_that_vanishes_leaves_the_figures_and_a_sentence(blast: Path) -> None:
-    app = opened(host="h3", cmp="h1,h2")
-    for part in blast.parent.glob("toolkit.db*"):
-        part.unlink()
-    again(app)
-    assert len(hosts(app)) == 8
-    assert "last figures" in page(app).one("p", class_="trouble").text
-    feeder.begin(blast, "ffffffffffff", started_s=BEGAN + 1000, seconds=7)
-    assert fact(again(app), "clock") == "0:07"
-    assert page(app).all("p", class_="trouble") == []
 
 
 def test_a_failure_before_anything_was_drawn_is_a_sentence(

@@ -1,4 +1,10 @@
+"""In what order rows stand, from tick to tick; and which places a reveal has not come to."""
+
+import pytest
+from leaderboard_page.reveal import STEP_S, covered_places, frozen_before
 from leaderboard_page.row_order import LASTS_S, RowOrder
+
+from toolkit.records import Event
 
 
 def shown(order: RowOrder, at_s: int, **ranks: int) -> str:
@@ -9,9 +15,9 @@ def shown(order: RowOrder, at_s: int, **ranks: int) -> str:
 def test_a_row_moves_when_its_new_rank_has_lasted() -> None:
     order = RowOrder()
     assert shown(order, 100, a=1, b=2, c=3) == "abc"
-    told = [shown(order, at_s, a=2, b=1, c=3) for at_s in range(102, 115, 2)]
-    # the first look that is LASTS_S old and had b before a is that of second 102
-    assert told == ["abc"] * 5 + ["bac"] * 2
+    seen = [shown(order, at_s, a=2, b=1, c=3) for at_s in range(102, 115, 2)]
+    # the first tick that is LASTS_S old and had b before a is that of second 102
+    assert seen == ["abc"] * 5 + ["bac"] * 2
     assert LASTS_S == 10
 
 
@@ -19,24 +25,47 @@ def test_a_host_that_comes_and_goes_moves_nobody_and_does_not_stop_others() -> N
     order = RowOrder()
     shown(order, 100, x=1, z=2, y=3)
     # y is always better than x; z is now before both, now behind both
-    told = [
+    seen = [
         shown(order, at_s, x=3 - at_s % 2, z=1 + 2 * (at_s % 2), y=2 - at_s % 2)
         for at_s in range(101, 130)
     ]
-    assert told[0] == "xzy"
-    assert told[-1] in {"zyx", "yzx", "yxz"}
-    assert len(set(told)) == 2
+    assert seen[0] == "xzy"
+    assert seen[-1] in {"zyx", "yzx", "yxz"}
+    assert len(set(seen)) == 2
 
 
-def test_tied_hosts_stay_where_they_stood() -> None:
+def test_tied_hosts_stay_where_they_stood_and_another_moment_or_other_hosts_begin_anew() -> None:
     order = RowOrder()
     shown(order, 100, b=1, a=2)
     assert [shown(order, at_s, a=1, b=1) for at_s in range(101, 130)] == ["ba"] * 29
-
-
-def test_another_moment_or_other_hosts_begin_anew() -> None:
-    order = RowOrder()
-    shown(order, 100, a=1, b=2)
-    assert shown(order, 99, a=2, b=1) == "ba"
-    assert shown(order, 110, a=1, b=2) == "ab"
+    assert shown(order, 99, a=1, b=2) == "ab"
+    assert shown(order, 110, a=2, b=1) == "ba"
     assert shown(order, 111, a=2, b=1, c=3) == "bac"
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([(1.0, "start"), (2.0, "reveal")], None),
+        ([(10.9, "freeze")], None),
+        ([(10.9, "freeze"), (99.5, "reveal")], (10, 99.5)),
+        # a second freeze hides the reveal before it
+        ([(10.0, "freeze"), (20.0, "reveal"), (30.0, "freeze")], None),
+        ([(10.0, "freeze"), (20.0, "reveal"), (30.0, "freeze"), (40.0, "reveal")], (30, 40.0)),
+        # of two the first counts, and the order of writing does not
+        ([(50.0, "reveal"), (20.0, "freeze"), (10.0, "freeze")], (10, 50.0)),
+    ],
+)
+def test_a_reveal_is_known_with_the_moment_of_its_freeze(
+    events: list[tuple[float, str]], expected: tuple[int, float] | None
+) -> None:
+    found = frozen_before(Event(run="r", at=at, kind=kind) for at, kind in events)  # type: ignore[arg-type]
+    assert found == expected
+
+
+def test_places_are_uncovered_from_the_last_to_the_first_one_a_step() -> None:
+    covered = [list(covered_places(100.0, 100.0 + step * STEP_S, 4)) for step in range(5)]
+    assert covered == [[1, 2, 3], [1, 2], [1], [], []]
+    # a clock behind the reveal covers as at its first moment
+    assert list(covered_places(100.0, 90.0, 3)) == [1, 2]
+    assert list(covered_places(100.0, 100.0, 0)) == []

@@ -12,10 +12,11 @@ from toolkit.records import Run
 from toolkit.store import Store
 
 BEGAN = 1_750_000_000
+NEWER = "ffffffffffff"
 
 
 class Clock:
-    """A monotonic clock that goes when told."""
+    """A monotonic clock that goes by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -46,86 +47,67 @@ def begin(path: Path, run: str = feeder.RUN, *, started_s: int = BEGAN, seconds:
     feeder.begin(path, run, started_s=started_s, seconds=seconds)
 
 
-def extend(path: Path, run: str, from_s: int, to_s: int) -> None:
+def extend(path: Path, from_s: int, to_s: int) -> None:
     with Store.open(path) as store:
-        feeder.extend(store, run, from_s, to_s, started_s=BEGAN)
+        feeder.extend(store, feeder.RUN, BEGAN + from_s, BEGAN + to_s, started_s=BEGAN)
 
 
-def end_s(source: DatabaseSource, run: str | None = None) -> int | None:
-    look = source.look(run)
-    assert look.feed is not None
-    return look.feed.end_s
+def shown(source: DatabaseSource, run: str | None = None) -> tuple[str, int]:
+    """The run that is followed, and its seconds so far."""
+    feed = source.read(run).feed
+    assert feed is not None
+    assert feed.end_s is not None
+    return feed.run.id, feed.end_s + 1 - feed.start_s
 
 
-def test_a_file_that_is_missing_is_a_sentence_and_it_is_found_when_it_comes(
+def test_a_file_that_is_missing_is_a_sentence_and_its_blast_is_found_when_it_comes(
     path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
-    look = source.look()
-    assert look.feed is None
-    assert str(path) in (look.trouble or "")
-    begin(path)
-    clock.tick()
-    assert source.look().feed is not None
-    assert source.look().trouble is None
-
-
-def test_a_database_without_a_blast_is_no_trouble(path: Path, source: DatabaseSource) -> None:
-    Store.open(path).close()
-    look = source.look()
-    assert (look.feed, look.trouble) == (None, None)
-
-
-def test_a_bench_is_no_blast(path: Path, source: DatabaseSource) -> None:
+    found = source.read()
+    assert found.feed is None
+    assert str(path) in (found.trouble or "")
+    # a database without a blast is no trouble, and a bench is none
     with Store.open(path) as store:
         store.add_run(Run(id="abc", verb="bench", started_at=1.0))
-    assert source.look().feed is None
+    clock.tick()
+    assert (source.read().feed, source.read().trouble) == (None, None)
+    begin(path)
+    clock.tick()
+    assert shown(source) == (feeder.RUN, 30)
+    assert source.read().trouble is None
 
 
 def test_new_seconds_are_seen_at_the_next_tick_and_raise_the_version(
     path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     begin(path)
-    before = source.look()
-    assert end_s(source) == BEGAN + 29
-    extend(path, feeder.RUN, BEGAN + 30, BEGAN + 32)
-    assert source.look() is before
+    before = source.read()
+    extend(path, 30, 32)
+    assert source.read() is before
     clock.tick()
-    assert end_s(source) == BEGAN + 31
-    assert source.look().version > before.version
+    assert shown(source) == (feeder.RUN, 32)
+    after = source.read()
+    assert after.version > before.version
+    clock.tick()
+    assert source.read().version == after.version
 
 
-def test_without_anything_new_the_version_stays(
+def test_a_new_run_is_followed_a_chosen_one_stays_and_one_that_is_not_there_gives_way(
     path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     begin(path)
-    before = source.look().version
+    assert shown(source) == (feeder.RUN, 30)
+    begin(path, NEWER, started_s=BEGAN + 100, seconds=7)
     clock.tick()
-    assert source.look().version == before
-
-
-def test_a_new_run_is_followed_by_itself_and_a_chosen_one_stays(
-    path: Path, source: DatabaseSource, clock: Clock
-) -> None:
-    begin(path)
-    assert source.look().feed is not None
-    begin(path, "ffffffffffff", started_s=BEGAN + 100)
+    assert shown(source) == (NEWER, 7)
+    assert shown(source, feeder.RUN) == (feeder.RUN, 30)
+    assert [run.id for run in source.read().runs] == [NEWER, feeder.RUN]
+    assert shown(source, "nowhere") == (NEWER, 7)
+    assert "nowhere" in (source.read("nowhere").trouble or "")
+    with Store.open(path) as store:
+        store.remove_run(NEWER)
     clock.tick()
-    newest, chosen = source.look(), source.look(feeder.RUN)
-    assert newest.feed is not None
-    assert chosen.feed is not None
-    assert newest.feed.run.id == "ffffffffffff"
-    assert chosen.feed.run.id == feeder.RUN
-    assert [run.id for run in newest.runs] == ["ffffffffffff", feeder.RUN]
-
-
-def test_a_run_that_is_not_there_is_replaced_by_the_newest_and_said_so(
-    path: Path, source: DatabaseSource
-) -> None:
-    begin(path)
-    look = source.look("nowhere")
-    assert look.feed is not None
-    assert look.feed.run.id == feeder.RUN
-    assert "nowhere" in (look.trouble or "")
+    assert shown(source) == (feeder.RUN, 30)
 
 
 def test_a_locked_database_is_a_sentence_and_is_read_when_it_is_free(
@@ -136,19 +118,19 @@ def test_a_locked_database_is_a_sentence_and_is_read_when_it_is_free(
     locker = sqlite3.connect(path, isolation_level=None)
     locker.execute("PRAGMA locking_mode = EXCLUSIVE")
     locker.execute("BEGIN EXCLUSIVE")
-    assert "locked" in (source.look().trouble or "")
+    assert "locked" in (source.read().trouble or "")
     locker.execute("ROLLBACK")
     locker.close()
     clock.tick()
-    assert source.look().trouble is None
-    assert end_s(source) == BEGAN + 29
+    assert source.read().trouble is None
+    assert shown(source) == (feeder.RUN, 30)
 
 
 def test_a_reading_that_fails_keeps_the_last_figures_and_the_next_one_goes_on(
     path: Path, source: DatabaseSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(path)
-    before = source.look()
+    before = source.read()
 
     def fail(*_: object, **__: object) -> None:
         raise ToolkitError("`x.db` is locked by another process", "Wait")
@@ -156,83 +138,56 @@ def test_a_reading_that_fails_keeps_the_last_figures_and_the_next_one_goes_on(
     with monkeypatch.context() as fault:
         fault.setattr(Store, "events", fail)
         clock.tick()
-        look = source.look()
-        assert (look.feed, look.version) == (before.feed, before.version)
-        assert (look.trouble or "").startswith("`x.db` is locked by another process. Wait.")
-        assert "last figures" in (look.trouble or "")
-    extend(path, feeder.RUN, BEGAN + 30, BEGAN + 31)
+        found = source.read()
+        assert (found.feed, found.version) == (before.feed, before.version)
+        assert (found.trouble or "").startswith("`x.db` is locked by another process. Wait.")
+        assert "last figures" in (found.trouble or "")
+    extend(path, 30, 31)
     clock.tick()
-    assert source.look().trouble is None
-    assert end_s(source) == BEGAN + 30
+    assert source.read().trouble is None
+    assert shown(source) == (feeder.RUN, 31)
 
 
-def test_a_file_of_another_program_is_a_sentence_and_never_an_error(
-    path: Path, source: DatabaseSource
+def test_a_file_of_another_program_or_of_an_older_toolkit_is_a_sentence_and_never_an_error(
+    path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     path.write_bytes(b"this is no database, and it is longer than a header of one " * 20)
-    look = source.look()
-    assert look.feed is None
-    assert "not a SQLite database" in (look.trouble or "")
-
-
-def test_a_database_of_an_older_toolkit_is_a_sentence_with_a_way_out(
-    path: Path, source: DatabaseSource
-) -> None:
+    assert source.read().feed is None
+    assert "not a SQLite database" in (source.read().trouble or "")
+    path.unlink()
     Store.open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute(
             "DELETE FROM _sqlite_migrations WHERE name = (SELECT max(name) FROM _sqlite_migrations)"
         )
     connection.close()
-    told = source.look().trouble or ""
-    assert "older toolkit" in told
-    assert "toolkit scout" in told
+    clock.tick()
+    trouble = source.read().trouble or ""
+    assert "older toolkit" in trouble
+    assert "toolkit scout" in trouble
 
 
-def test_a_file_that_vanishes_leaves_the_last_figures_and_a_new_one_is_followed(
+def test_a_file_that_vanishes_leaves_the_last_figures_and_what_takes_its_place_is_read_anew(
     path: Path, source: DatabaseSource, clock: Clock, tmp_path: Path
 ) -> None:
     begin(path)
-    before = source.look()
+    before = source.read()
     for part in tmp_path.glob("toolkit.db*"):
         part.unlink()
     clock.tick()
-    look = source.look()
-    assert look.feed is before.feed
-    assert "last figures" in (look.trouble or "")
-    begin(path, "ffffffffffff", started_s=BEGAN + 1000, seconds=5)
+    assert source.read().feed is before.feed
+    assert "last figures" in (source.read().trouble or "")
+    begin(path, NEWER, started_s=BEGAN + 1000, seconds=5)
     clock.tick()
-    after = source.look()
-    assert after.trouble is None
-    assert after.feed is not None
-    assert after.feed.run.id == "ffffffffffff"
-    assert after.version > before.version
-
-
-def test_a_file_put_in_the_place_of_another_is_read_anew_even_with_the_same_run(
-    path: Path, source: DatabaseSource, clock: Clock, tmp_path: Path
-) -> None:
-    begin(path, seconds=30)
-    assert end_s(source) == BEGAN + 29
+    assert shown(source) == (NEWER, 5)
+    assert source.read().trouble is None
+    assert source.read().version > before.version
+    # even with the same run
     other = tmp_path / "other.db"
-    begin(other, seconds=10)
+    begin(other, NEWER, started_s=BEGAN + 1000, seconds=3)
     other.replace(path)
     clock.tick()
-    assert end_s(source) == BEGAN + 9
-
-
-def test_a_pruned_run_gives_way_to_what_is_left(
-    path: Path, source: DatabaseSource, clock: Clock
-) -> None:
-    begin(path)
-    begin(path, "ffffffffffff", started_s=BEGAN + 100)
-    assert source.look().feed is not None
-    with Store.open(path) as store:
-        store.remove_run("ffffffffffff")
-    clock.tick()
-    look = source.look()
-    assert look.feed is not None
-    assert look.feed.run.id == feeder.RUN
+    assert shown(source) == (NEWER, 3)
 
 
 # --- what all viewers share -----------------------------------------------------------------------
@@ -261,21 +216,20 @@ def test_a_part_is_built_once_for_all_who_want_the_same_of_one_version(
     assert len(made) == 1
 
 
-def test_a_new_version_or_another_key_is_built_anew(source: DatabaseSource) -> None:
-    told = iter(range(10))
-    assert source.once("a", 1, lambda: next(told)) == 0
-    assert source.once("b", 1, lambda: next(told)) == 1
-    assert source.once("a", 2, lambda: next(told)) == 2
-    assert source.once("a", 2, lambda: next(told)) == 2
+def test_a_new_version_or_another_key_is_built_anew_and_a_slow_part_may_be_a_little_old(
+    source: DatabaseSource, clock: Clock
+) -> None:
+    numbers = iter(range(10))
 
+    def built(key: str, version: int, keep_s: float = 0.0) -> int:
+        return source.once(key, version, lambda: next(numbers), keep_s=keep_s)
 
-def test_a_slow_part_may_be_a_little_old_and_no_older(source: DatabaseSource, clock: Clock) -> None:
-    told = iter(range(10))
-    assert source.once("a", 1, lambda: next(told), keep_s=5.0) == 0
+    wanted = (("a", 1), ("b", 1), ("a", 2), ("a", 2))
+    assert [built(*each) for each in wanted] == [0, 1, 2, 2]
     clock.now += 4.9
-    assert source.once("a", 2, lambda: next(told), keep_s=5.0) == 0
+    assert built("a", 3, keep_s=5.0) == 2
     clock.now += 0.2
-    assert source.once("a", 3, lambda: next(told), keep_s=5.0) == 1
+    assert built("a", 3, keep_s=5.0) == 3
 
 
 def test_what_cannot_be_built_anew_stays_as_it_was(source: DatabaseSource) -> None:
@@ -288,7 +242,7 @@ def test_what_cannot_be_built_anew_stays_as_it_was(source: DatabaseSource) -> No
     assert source.once("a", 2, fail) == 7
 
 
-def test_viewers_are_counted_until_they_have_not_been_heard_of_for_a_while(
+def test_viewers_are_counted_until_they_have_not_refreshed_for_a_while(
     source: DatabaseSource, clock: Clock
 ) -> None:
     assert [source.present(who) for who in ("a", "b", "a")] == [1, 2, 2]

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from leaderboard_page.badges import evidence
-from leaderboard_page.charts import looks
+from leaderboard_page.charts import line_styles
 from leaderboard_page.standings_table import table
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing, taint, verdict
@@ -13,135 +13,94 @@ from toolkit.units import UNKNOWN, time_of_day
 
 def drawn(shown: Board, **changes: Any) -> Node:
     names = [one.name for one in (*shown.standings, *shown.left_out)]
-    told: dict[str, Any] = {"looks": looks(names), "sparklines": {}, "rows": 20} | changes
-    return tree(table(shown, **told)).one("table", id="board")
+    usual: dict[str, Any] = {"styles": line_styles(names), "sparklines": {}, "rows": 20} | changes
+    return tree(table(shown, **usual)).one("table", id="board")
 
 
-def row(shown: Board, host: str, **changes: Any) -> Node:
-    return drawn(shown, **changes).one("tr", data_host=host)
+def row(**changes: Any) -> Node:
+    """The row of one host alone."""
+    return drawn(board(standing("a", **changes))).one("tr", data_host="a")
 
 
-def cell(shown: Board, host: str, column: str) -> str:
-    return row(shown, host).one(class_=f"c-{column}").text
+def cells(*columns: str, **changes: Any) -> list[str]:
+    found = row(**changes)
+    return [found.one(class_=f"c-{column}").text for column in columns]
 
 
-def test_hosts_stand_in_the_boards_order_with_rank_and_place() -> None:
-    shown = board(standing("b", 1), standing("a", 2, tied=True), standing("c", 2, tied=True))
-    rows = drawn(shown).one("tbody", id="standings").all("tr")
-    assert [(r["data-host"], r["data-rank"], r["data-place"]) for r in rows] == [
-        ("b", "1", "1"),
-        ("a", "2", "2"),
-        ("c", "2", "3"),
+def test_hosts_stand_in_the_boards_order_with_rank_place_and_bar() -> None:
+    ranked = (
+        standing("b", 1, rps=40.0),
+        standing("a", 2, rps=10.0, tied=True),
+        standing("c", 2, rps=0.0, tied=True),
+    )
+    rows = drawn(board(*ranked)).one("tbody", id="standings").all("tr")
+    # the longest bar is the fastest host's, and others are in proportion
+    assert [
+        (
+            *(r[f"data-{key}"] for key in ("host", "rank", "place")),
+            r.one(class_="c-rank").text,
+            r.one(class_="bar")["style"],
+        )
+        for r in rows
+    ] == [
+        ("b", "1", "1", "1", "--w:1.000"),
+        ("a", "2", "2", "2 =", "--w:0.250"),
+        ("c", "2", "3", "2 =", "--w:0.000"),
     ]
-
-
-def test_only_as_many_rows_as_asked_for_are_drawn() -> None:
-    shown = board(*(standing(f"h{n}", n) for n in range(1, 6)))
-    assert len(drawn(shown, rows=3).one("tbody", id="standings").all("tr")) == 3
-
-
-def test_tied_hosts_are_marked_and_others_are_not() -> None:
-    shown = board(standing("a", 1), standing("b", 2, tied=True))
-    assert cell(shown, "a", "rank") == "1"
-    assert cell(shown, "b", "rank") == "2 ="
+    assert len(drawn(board(*ranked), rows=2).one("tbody", id="standings").all("tr")) == 2
+    assert row(rps=0.0, ok=0).one(class_="bar")["style"] == "--w:0.000"
 
 
 @pytest.mark.parametrize(
-    ("change", "classes", "told"),
-    [(2, {"up"}, "2"), (-3, {"down"}, "3"), (0, {"same"}, ""), (None, {"same"}, "")],
+    ("change", "way", "text", "title"),
+    [
+        (2, "up", "2", "up 2 against 1 min ago"),
+        (-3, "down", "3", "down 3 against 1 min ago"),
+        (0, "same", "", "same place 1 min ago"),
+        (None, "same", "", "no board 1 min ago"),
+    ],
 )
 def test_an_arrow_shows_places_won_and_lost(
-    change: int | None, classes: set[str], told: str
+    change: int | None, way: str, text: str, title: str
 ) -> None:
-    near = row(board(standing("a", rank_change=change)), "a").one(class_="near")
-    assert near.classes == {"move", "near"} | classes
-    assert near.text == told
+    near, late = row(rank_change=change, rank_change_5m=-4).all(class_="move")
+    assert (near.classes, near.text, near["title"]) == ({"move", "near", way}, text, title)
+    assert (late.text, late["title"]) == ("4", "down 4 against 5 min ago")
 
 
-def test_arrows_tell_a_minute_from_five() -> None:
-    moves = row(board(standing("a", rank_change=1, rank_change_5m=-4)), "a").all(class_="move")
-    assert [(m.text, m["title"]) for m in moves] == [
-        ("1", "up 1 against 1 min ago"),
-        ("4", "down 4 against 5 min ago"),
-    ]
-
-
-def test_the_longest_bar_is_the_fastest_hosts_and_others_are_in_proportion() -> None:
-    shown = board(standing("a", 1, rps=40.0), standing("b", 2, rps=10.0), standing("c", 3, rps=0.0))
-    bars = [bar["style"] for bar in drawn(shown).all(class_="bar")]
-    assert bars == ["--w:1.000", "--w:0.250", "--w:0.000"]
-
-
-def test_no_host_with_any_answer_makes_no_bar_and_no_error() -> None:
-    shown = board(standing("a", 1, rps=0.0, ok=0))
-    assert drawn(shown).one(class_="bar")["style"] == "--w:0.000"
-
-
-def test_figures_stand_in_their_columns_with_their_units() -> None:
-    shown = board(
-        standing(
-            "a",
-            rps=12.34,
-            score=0.5,
-            output_tokens_per_s=1234.0,
-            ttft_p50_ms=1.5,
-            ttft_p95_ms=22.0,
-            p50_ms=333.0,
-            p95_ms=4440.0,
-            error_rate=0.055,
-            hit_share=0.25,
-        )
-    )
-    columns = ["rps", "score", "tokens", "ttft50", "ttft95", "p50", "p95", "errors", "hits"]
-    assert [cell(shown, "a", column) for column in columns] == [
-        "12.3",
-        "0.500",
-        "1,234",
-        "1.50 ms",
-        "22.0 ms",
-        "333 ms",
-        "4.44 s",
-        "5.5 %",
-        "25.0 %",
-    ]
-
-
-def test_what_is_unknown_is_a_dash() -> None:
-    none = dict.fromkeys(["score", "ttft_p50_ms", "ttft_p95_ms", "p50_ms", "p95_ms", "error_rate"])
-    shown = board(standing("a", **none))
-    columns = ["score", "ttft50", "ttft95", "p50", "p95", "errors", "hits"]
-    assert {cell(shown, "a", column) for column in columns} == {UNKNOWN}
-
-
-def test_an_inferred_hit_share_and_estimated_tokens_say_so() -> None:
-    shown = board(
-        standing("a", hit_share=0.8, hit_share_inferred=True, output_tokens_estimated=True)
-    )
-    assert cell(shown, "a", "hits") == "~80.0 %"
-    assert cell(shown, "a", "tokens") == "~100"
-
-
-def test_a_quantile_of_too_few_answers_is_marked_unsure() -> None:
-    # a sure median takes 11 answers, a sure 95th percentile 130
-    shown = board(standing("a", ok=129, streamed=10), standing("b", 2, ok=130, streamed=11))
-    told = {
-        host: [
-            cell(shown, host, column)[-1] == "?" for column in ("ttft50", "ttft95", "p50", "p95")
-        ]
-        for host in "ab"
+def test_figures_stand_in_their_columns_with_their_units_and_unknown_is_a_dash() -> None:
+    columns = ("rps", "score", "tokens", "ttft50", "ttft95", "p50", "p95", "errors", "hits")
+    figures = {
+        "rps": 12.34,
+        "score": 0.5,
+        "output_tokens_per_s": 1234.0,
+        "ttft_p50_ms": 1.5,
+        "ttft_p95_ms": 22.0,
+        "p50_ms": 333.0,
+        "p95_ms": 4440.0,
+        "error_rate": 0.055,
+        "hit_share": 0.25,
     }
-    assert told == {"a": [True, True, False, True], "b": [False, True, False, False]}
+    assert cells(*columns, **figures) == [
+        *("12.3", "0.500", "1,234", "1.50 ms", "22.0 ms", "333 ms", "4.44 s", "5.5 %", "25.0 %")
+    ]
+    unknown = dict.fromkeys(("score", *(name for name in figures if name[-2:] in ("ms", "te"))))
+    known = {"rps", "tokens"}
+    dashes = cells(*(column for column in columns if column not in known), **unknown)
+    assert set(dashes) == {UNKNOWN}
 
 
-def test_an_unknown_hit_share_is_not_said_to_be_inferred() -> None:
-    assert cell(board(standing("a", hit_share_inferred=True)), "a", "hits") == UNKNOWN
-
-
-def test_a_dead_host_is_on_the_board_and_says_what_became_of_it() -> None:
-    shown = board(standing("a", ok=0, errors=4500, rps=0.0), standing("b", 2, ok=0, rps=0.0))
-    assert "dead" in row(shown, "a").classes
-    assert row(shown, "a").one(class_="note").text == "no answer, 4,500 errors"
-    assert row(shown, "b").one(class_="note").text == "nothing answered yet"
+def test_what_is_inferred_estimated_or_of_too_few_answers_is_marked() -> None:
+    sure = {"hit_share_inferred": True, "output_tokens_estimated": True}
+    assert cells("hits", "tokens", hit_share=0.8, **sure) == ["~80.0 %", "~100"]
+    assert cells("hits", hit_share_inferred=True) == [UNKNOWN]
+    # a sure median takes 11 answers, a sure 95th percentile 130
+    quantiles = ("ttft50", "ttft95", "p50", "p95")
+    for counts, marked in (
+        ({"ok": 129, "streamed": 10}, [True, True, False, True]),
+        ({"ok": 130, "streamed": 11}, [False, True, False, False]),
+    ):
+        assert [text[-1] == "?" for text in cells(*quantiles, **counts)] == marked
 
 
 @pytest.mark.parametrize(
@@ -149,31 +108,31 @@ def test_a_dead_host_is_on_the_board_and_says_what_became_of_it() -> None:
     [
         ({"error_rate": 0.11, "errors": 111}, "failing", "111 of 1,011 requests failed"),
         ({"error_rate": 0.1, "errors": 100}, None, None),
-        ({"ok": 0, "errors": 5, "error_rate": 1.0}, "down", "no answer, 5 errors"),
+        ({"ok": 0, "errors": 4500, "error_rate": 1.0}, "down", "no answer, 4,500 errors"),
         ({"taints": (taint(to_s=None, clean_in_s=None),)}, "down", None),
         ({"ok": 0, "rps": 0.0}, None, "nothing answered yet"),
     ],
 )
-def test_a_host_that_fails_or_is_down_is_red_and_has_a_badge(
+def test_a_host_that_fails_or_is_down_is_red_and_says_what_became_of_it(
     changes: dict[str, Any], badge: str | None, note: str | None
 ) -> None:
-    drawn_row = row(board(standing("a", **changes)), "a")
-    assert ("bad" in drawn_row.classes) == (badge is not None)
-    assert [found.text for found in drawn_row.all(class_="badge")] == ([badge] if badge else [])
+    found = row(**changes)
+    assert ("bad" in found.classes, "dead" in found.classes) == (
+        badge is not None,
+        changes.get("ok") == 0,
+    )
+    assert [each.text for each in found.all(class_="badge")] == ([badge] if badge else [])
     if note:
-        assert note in [found.text for found in drawn_row.all(class_="note")]
+        assert note in [each.text for each in found.all(class_="note")]
 
 
 def test_each_verdict_is_a_badge_with_its_evidence_and_clean_is_none() -> None:
-    found = (verdict("response_cache", "9 of 9 twins", "medium"), verdict("clean"))
-    badge = row(board(standing("a", verdicts=found)), "a").one(class_="badge")
+    verdicts = (verdict("response_cache", "9 of 9 twins", "medium"), verdict("clean"))
+    badge = row(verdicts=verdicts).one(class_="badge")
     assert (badge.text, badge["data-code"]) == ("cached", "response_cache")
     assert badge["title"] == "9 of 9 twins (confidence: medium)"
-
-
-def test_a_verdict_that_the_page_was_never_told_of_is_still_a_badge() -> None:
-    badge = row(board(standing("a", verdicts=(verdict("new_trick"),))), "a").one(class_="badge")
-    assert badge.text == "new trick"
+    # a code that the page does not know
+    assert row(verdicts=(verdict("new_trick"),)).one(class_="badge").text == "new trick"
 
 
 def test_the_evidence_of_every_badge_is_listed_and_a_long_list_starts_closed() -> None:
@@ -183,40 +142,25 @@ def test_the_evidence_of_every_badge_is_listed_and_a_long_list_starts_closed() -
     assert "open" in listed.attributes
     many = [standing(f"h{n}", verdicts=(verdict("cold"),)) for n in range(6)]
     assert "open" not in tree(evidence(many) or "").one("details").attributes
-
-
-def test_without_any_badge_there_is_no_list() -> None:
     assert evidence([standing("a", verdicts=(verdict("clean"),))]) is None
 
 
-def test_an_outage_that_is_over_says_how_much_of_it_still_weighs() -> None:
-    shown = board(standing("a", taints=(taint(),)))
-    note = row(shown, "a").one(class_="note")
+def test_outages_say_how_much_of_them_still_weighs_and_one_that_lasts_comes_first() -> None:
     began = time_of_day(AT_S - 600, seconds=False)
+    note = row(taints=(taint(),)).one(class_="note")
     assert note.text == f"still in the window: 4 min 10 s of the {began} restart"
     assert note["title"] == "Out of the window in 9 min 10 s"
-
-
-def test_several_outages_are_summed_and_one_that_lasts_is_told_first() -> None:
-    two = (taint(in_window_s=30), taint(in_window_s=40, restarted=False))
-    assert (
-        row(board(standing("a", taints=two)), "a").one(class_="note").text
-        == "still in the window: 1 min 10 s of 2 outages"
-    )
-    lasting = (taint(), taint(to_s=None, clean_in_s=None, from_s=AT_S - 20))
-    assert (
-        row(board(standing("a", taints=lasting)), "a").one(class_="note").text
-        == f"not answering since {time_of_day(AT_S - 20)}"
-    )
-
-
-def test_who_is_left_out_of_the_honest_board_stands_below_without_a_rank() -> None:
-    out = standing("trick", None, left_out=True, verdicts=(verdict("truncated_output"),))
-    shown = board(standing("a"), left_out=(out,), honest=True)
-    below = drawn(shown).one("tbody", id="left-out")
-    assert below.one("tr", data_host="trick").one(class_="c-rank").text == UNKNOWN
-    assert "1 host is left out" in below.text
-    assert [r["data-host"] for r in drawn(shown).one("tbody", id="standings").all("tr")] == ["a"]
+    for outages, text in (
+        (
+            (taint(in_window_s=30), taint(in_window_s=40, restarted=False)),
+            "still in the window: 1 min 10 s of 2 outages",
+        ),
+        (
+            (taint(), taint(to_s=None, clean_in_s=None, from_s=AT_S - 20)),
+            f"not answering since {time_of_day(AT_S - 20)}",
+        ),
+    ):
+        assert row(taints=outages).one(class_="note").text == text
 
 
 @pytest.mark.parametrize(
@@ -230,18 +174,16 @@ def test_the_ranking_column_is_marked_for_eyes_and_readers(
     assert [(h.classes, h["aria-sort"]) for h in heads] == [({f"c-{column}", "ranked"}, order)]
 
 
-def test_a_covered_place_holds_neither_name_nor_figure() -> None:
-    shown = board(standing("winner", 1, rps=77.7), standing("second", 2))
-    html = table(shown, looks={}, sparklines={"winner": [1.0, 2.0]}, rows=20, covered=range(1, 2))
-    assert "winner" not in html
-    assert "77.7" not in html
+def test_who_is_left_out_stands_below_without_a_rank_and_covered_places_hide_all() -> None:
+    out = standing("trick", None, left_out=True, verdicts=(verdict("truncated_output"),))
+    shown = board(standing("winner", 1, rps=77.7), standing("second", 2), left_out=(out,))
+    below = drawn(shown).one("tbody", id="left-out")
+    assert below.one("tr", data_host="trick").one(class_="c-rank").text == UNKNOWN
+    assert "1 host is left out" in below.text
+    html = table(shown, styles={}, sparklines={"winner": [1.0, 2.0]}, rows=20, covered=range(1, 2))
+    assert not any(hidden in html for hidden in ("winner", "77.7", "trick"))
     body = tree(html).one("tbody", id="standings")
     assert [r.get("data-host") for r in body.all("tr")] == [None, "second"]
-
-
-def test_covered_places_hide_who_is_left_out_too() -> None:
-    shown = board(standing("a"), left_out=(standing("trick", None, left_out=True),), honest=True)
-    assert "trick" not in table(shown, looks={}, sparklines={}, rows=20, covered=range(1, 2))
 
 
 def test_what_hosts_say_is_text_and_never_markup() -> None:
@@ -252,14 +194,9 @@ def test_what_hosts_say_is_text_and_never_markup() -> None:
     assert found.one("tr", data_host=evil).one(class_="name").text == evil
 
 
-def test_a_sparkline_is_scaled_to_its_own_highest_value() -> None:
-    spark = row(board(standing("a")), "a", sparklines={"a": [0.0, 5.0, 10.0]}).one(
-        "svg", class_="spark"
-    )
-    line = spark.one("path", class_="line")["d"]
+def test_a_sparkline_is_scaled_to_its_own_highest_value_and_one_value_is_no_line() -> None:
+    shown = board(standing("a"))
+    spark = drawn(shown, sparklines={"a": [0.0, 5.0, 10.0]}).one("svg", class_="spark")
     # 24 high with 2 to spare: nothing is at 22, half way at 12, the highest at 2
-    assert line == "M0.0 22.0 L50.0 12.0 L100.0 2.0"
-
-
-def test_one_value_is_no_line() -> None:
-    assert row(board(standing("a")), "a", sparklines={"a": [3.0]}).all("svg", class_="spark") == []
+    assert spark.one("path", class_="line")["d"] == "M0.0 22.0 L50.0 12.0 L100.0 2.0"
+    assert drawn(shown, sparklines={"a": [3.0]}).all("svg", class_="spark") == []

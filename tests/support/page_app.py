@@ -54,7 +54,7 @@ def figure(app: AppTest, host: str, column: str) -> str:
 
 def fact(app: AppTest, name: str) -> str:
     """One entry of the strip."""
-    return page(app).one("header", class_="strip").one("li", class_=name).one(class_="told").text
+    return page(app).one("header", class_="strip").one("li", class_=name).one(class_="value").text
 
 
 def charts(app: AppTest) -> set[str | None]:

@@ -1,6 +1,6 @@
 """What every view of a blast reads: standings, ranks over time, series, densities, events. Threads may share one.
 
-What may be seen is decided here once, for all views: nothing after a freeze, unless `everything` was asked for. The
+What may be seen is decided here once, for all views: nothing after a freeze, unless `everything` was wanted. The
 following, and all that is read, is follow.py's.
 
 Whatever the reader raises is the caller's to show; nothing is half applied then, and the next refresh goes on. A Feed is
@@ -13,16 +13,17 @@ host and hour in steps of 10 s.
 """
 
 import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from toolkit.board.follow import Follow, keep
-from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
-from toolkit.board.judging import AGO_S, Judging, Verdicts
-from toolkit.board.outages import Outage, RunSeconds, course, outages
-from toolkit.board.ranking import places, scores
+import numpy as np
+
+from toolkit.board.follow import AGO_S, Follow, keep
+from toolkit.board.history import Density, Heat, HostSeries, Ranks, density, heat
+from toolkit.board.outages import Outage, RunSeconds, affected_intervals, course, outages
+from toolkit.board.ranking import figures, places, scores
 from toolkit.board.standings import (
     WINDOW_S,
     AffectedInterval,
@@ -32,7 +33,8 @@ from toolkit.board.standings import (
     frozen_at_s,
     reasons,
 )
-from toolkit.board.window import E2E, TTFT, Totals
+from toolkit.board.verdicts import Judge, Verdicts
+from toolkit.board.window import COUNTS, E2E, Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run
 from toolkit.store import Store
@@ -46,13 +48,13 @@ class Feed:
     def __init__(self, reader: Store, run: Run, *, everything: bool = False) -> None:
         """Read nothing yet: the first refresh, or the first question, does."""
         self._follow = Follow(reader, run)
-        self._judging = Judging(self._follow)
+        self._judge = Judge(self._follow)
         self._everything = everything
         self._lock = threading.RLock()
         self._boards: dict[tuple[object, ...], Board] = {}
 
     def refresh(self) -> bool:
-        """Read what is new; tell whether anything was. Raises ToolkitError, and keeps what it knew."""
+        """Read what is new; say whether anything was. Raises ToolkitError, and keeps what it knew."""
         with self._lock:
             is_new = self._follow.refresh()
             if is_new:
@@ -103,22 +105,28 @@ class Feed:
     def _limit_s(self) -> int | None:
         return None if self._everything else self.frozen_at_s
 
+    def _seen_until(self, at_s: int | None) -> int:
+        """The last second that may be seen, or an earlier one; the one before the start while there is none."""
+        end_s = self.end_s
+        if end_s is None:
+            end_s = self.start_s - 1
+        return end_s if at_s is None else min(at_s, end_s)
+
     def events(self) -> list[Event]:
         """What happened and may be seen, by time: as noted, and the restarts and changes that scout saw."""
-        with self._read():
+        with self._read() as follow:
             limit_s = self._limit_s()
             to_at = float("inf") if limit_s is None else float(limit_s + 1)
-            return self._judging.happened(float("-inf"), to_at)
+            return follow.happened(float("-inf"), to_at)
 
     def outages(self, name: str) -> tuple[RunSeconds, list[Outage]]:
         """A host's seconds, from the run's first to the last that may be seen, and when it was down in them."""
-        start_s, end_s = self.start_s, self.end_s
-        if end_s is None:
-            return RunSeconds(first_s=start_s, ok=(), errors=()), []
+        start_s, end_s = self.start_s, self._seen_until(None)
+        self._row_of(name)
         parts = self._follow.reader.tallies(self.run.id, name=name, kind="ranked", to_s=end_s)
-        told = course(parts, from_s=start_s, to_s=end_s + 1)
+        seconds = course(parts, from_s=start_s, to_s=end_s + 1)
         known = [each.at for each in self.events() if (each.kind, each.name) == ("restart", name)]
-        return told, outages(told, restarts=known)
+        return seconds, outages(seconds, restarts=known)
 
     # --- the board --------------------------------------------------------------------------------
 
@@ -159,15 +167,15 @@ class Feed:
         if at_s is not None:
             # all of them in one reading, before verdicts of a moment ago move the first
             follow.windows(window_s, at_s, agos_s)
-        told = self._judging.verdicts(window_s, start_s - 1 if at_s is None else at_s)
-        rows = self._ranked_rows(told, honest=honest)
+        verdicts = self._judge.verdicts(window_s, start_s - 1 if at_s is None else at_s)
+        rows = self._ranked_rows(verdicts, honest=honest)
 
         windows = [Totals(list(follow.hosts))]
         elapsed_s = 0
         limited: list[int] = []
-        affected: Sequence[tuple[AffectedInterval, ...]] = [() for _ in hosts]
+        affected: list[tuple[AffectedInterval, ...]] = [() for _ in hosts]
         if at_s is not None:
-            affected = self._judging.affected_intervals(window_s, at_s)
+            affected = self._affected_intervals(window_s, at_s)
             elapsed_s = min(window_s, at_s - start_s + 1)
             limited = follow.limited(at_s - elapsed_s + 1, at_s)
             windows = follow.windows(window_s, at_s, agos_s)
@@ -176,48 +184,35 @@ class Feed:
             counted_s -= len(limited)
             windows[0], gone = windows[0].copy(), set(limited)
             found = follow.parts(min(gone), max(gone))
-            windows[0].drop([part for part in found if part.at_s in gone])
+            windows[0].add([part for part in found if part.at_s in gone], -1)
 
-        seen = all_figures(windows[0], counted_s)
-        score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
         # by row: where it stands now, a minute ago and five minutes ago
-        figures = [seen]
+        now = figures(windows[0].counts, windows[0].histograms, counted_s)
+        placed = [dict(zip(rows, places([now[row] for row in rows], rank_by), strict=True))]
         for ago_s, totals in zip(agos_s[1:], windows[1:], strict=True):
             lived_s = min(window_s, (at_s or 0) - ago_s - start_s + 1)
-            figures.append(all_figures(totals, lived_s))
-        placed = [
-            dict(zip(rows, places([each[row] for row in rows], rank_by), strict=True))
-            for each in figures
-        ]
+            then = figures(totals.counts, totals.histograms, lived_s)
+            placed.append(
+                dict(zip(rows, places([then[row] for row in rows], rank_by), strict=True))
+            )
+        score = dict(zip(rows, scores([now[row] for row in rows]), strict=True))
 
         standings = []
         for row, host in enumerate(hosts):
-            now, own = placed[0].get(row), seen[row]
-            changes = [then[row].rank - now.rank if now else None for then in placed[1:]]
+            place = placed[0].get(row)
+            changes = [then[row].rank - place.rank if place else None for then in placed[1:]]
             changes += [None] * (len(AGO_S) - len(changes))
             standing = Standing(
-                rank=now.rank if now else None,
+                rank=place.rank if place else None,
                 name=host.name,
                 url=host.url,
                 score=score.get(row),
-                rps=own.rps,
-                output_tokens_per_s=own.output_tokens_per_s,
-                ttft_p50_ms=own.ttft_p50_ms,
-                ttft_p95_ms=own.ttft_p95_ms,
-                p50_ms=own.p50_ms,
-                p95_ms=own.p95_ms,
-                error_rate=own.error_rate,
-                ok=own.ok,
-                errors=own.errors,
-                streamed=own.streamed,
-                hit_share=own.hit_share,
-                hit_share_inferred=own.cache_judged > 0,
-                output_tokens_estimated=own.output_tokens_estimated > 0,
-                tied=now.tied if now else False,
+                **now[row]._asdict(),
+                tied=place.tied if place else False,
                 rank_change=changes[0],
                 rank_change_5m=changes[1],
-                verdicts=tuple(told.get(host.name, ())),
-                left_out=now is None,
+                verdicts=tuple(verdicts.get(host.name, ())),
+                left_out=place is None,
                 tainted_s=sum(each.in_window_s for each in affected[row]) or None,
                 taints=affected[row],
                 window_s=window_s,
@@ -248,12 +243,35 @@ class Feed:
             data_end_s=self.end_s,
         )
 
-    def _ranked_rows(self, told: Verdicts, *, honest: bool) -> list[int]:
+    def _ranked_rows(self, verdicts: Verdicts, *, honest: bool) -> list[int]:
         return [
             row
             for row, host in enumerate(self._follow.hosts.values())
-            if not (honest and reasons(told.get(host.name, ())))
+            if not (honest and reasons(verdicts.get(host.name, ())))
         ]
+
+    def _affected_intervals(self, window_s: int, at_s: int) -> list[tuple[AffectedInterval, ...]]:
+        """Each host's outages that are still in the window."""
+        follow = self._follow
+        ok, errors, *_ = follow.totals(window_s, at_s).by_second.swapaxes(0, 1)
+        has_failed = (errors > ok).any(axis=1)
+        stretches = follow.stretches(window_s, at_s)
+        from_s = stretches[0][0]
+        restarts: dict[str | None, list[float]] = defaultdict(list)
+        for event in follow.happened(from_s, at_s + 1):
+            if event.kind == "restart":
+                restarts[event.name].append(event.at)
+        found: list[tuple[AffectedInterval, ...]] = [() for _ in follow.hosts]
+        for row, host in enumerate(follow.hosts.values()):
+            # where in no second more failed than was answered and nobody restarted there is no outage
+            if has_failed[row] or host.name in restarts:
+                pieces = [totals.seconds(*span)[row, :2] for *span, totals in stretches]
+                ok_s, errors_s = np.concatenate(pieces, axis=1).tolist()
+                seconds = RunSeconds(first_s=from_s, ok=tuple(ok_s), errors=tuple(errors_s))
+                found[row] = affected_intervals(
+                    seconds, restarts.get(host.name, ()), window_s=window_s
+                )
+        return found
 
     # --- over time --------------------------------------------------------------------------------
 
@@ -271,51 +289,43 @@ class Feed:
         """
         with self._read() as follow:
             end_s = self._seen_until(None)
-            rows = self._ranked_rows(self._judging.verdicts(window_s, end_s), honest=honest)
+            rows = self._ranked_rows(self._judge.verdicts(window_s, end_s), honest=honest)
             names = [host.name for host in follow.hosts.values()]
-            return follow.steps(step_s).ranks(
-                window_s=window_s,
-                rank_by=rank_by,
-                rows=rows,
-                names=[names[row] for row in rows],
-                end_s=end_s,
-            )
+            ranked = {row: names[row] for row in rows}
+            return follow.steps(step_s).ranks(window_s, rank_by, ranked, to_s=end_s)
 
-    def series(
-        self, name: str, *, step_s: int = 10, from_s: int | None = None, to_s: int | None = None
-    ) -> HostSeries:
+    def series(self, name: str, *, step_s: int = 10, to_s: int | None = None) -> HostSeries:
         """One host's figures in even steps; only complete ones."""
         with self._read() as follow:
-            steps = follow.steps(step_s)
-            first, after = self._steps_between(steps, from_s, to_s)
-            return steps.series(self._row_of(name), name, first=first, after=after)
+            steps, row = follow.steps(step_s), self._row_of(name)
+            over = steps.over(self._seen_until(to_s))
+            counts, histograms = steps.counts(row, over), steps.histograms(row, over)
+            found = tuple(figures(counts, histograms, step_s))
+            return HostSeries(name=name, times=steps.times(over), figures=found)
 
     def sparkline(
         self, name: str, *, points: int = 30, step_s: int = 10, at_s: int | None = None
     ) -> list[float]:
         """One host's RPS in its last steps."""
         with self._read() as follow:
-            steps = follow.steps(step_s)
-            _, after = self._steps_between(steps, None, at_s)
-            return steps.rates(self._row_of(name), first=max(0, after - points), after=after)
+            steps, row = follow.steps(step_s), self._row_of(name)
+            counts = steps.counts(row, steps.over(self._seen_until(at_s))[-points:])
+            rates: list[float] = (counts[:, COUNTS.index("ok")] / step_s).tolist()
+            return rates
 
-    def heat(
-        self, name: str, *, step_s: int = 10, from_s: int | None = None, to_s: int | None = None
-    ) -> Heat:
+    def heat(self, name: str, *, step_s: int = 10, to_s: int | None = None) -> Heat:
         """How many of one host's answers took how long, in even steps; only complete ones."""
         with self._read() as follow:
-            steps = follow.steps(step_s)
-            first, after = self._steps_between(steps, from_s, to_s)
-            return steps.heat(self._row_of(name), name, first=first, after=after)
+            steps, row = follow.steps(step_s), self._row_of(name)
+            over = steps.over(self._seen_until(to_s))
+            return heat(name, step_s, steps.times(over), steps.histograms(row, over)[:, E2E])
 
-    def density(
-        self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None, metric: str = "e2e"
-    ) -> Density:
-        """How one host's latencies (`e2e` or `ttft`) spread over a window."""
+    def density(self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None) -> Density:
+        """How one host's E2E spread over a window."""
         with self._read() as follow:
             row = self._row_of(name)
             totals = follow.totals(window_s, self._seen_until(at_s))
-            return density(name, metric, totals.histograms[row, TTFT if metric == "ttft" else E2E])
+            return density(name, totals.histograms[row, E2E])
 
     def error_kinds(
         self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None
@@ -331,18 +341,6 @@ class Feed:
                 for each in tally.error_kinds:
                     kinds[each.kind] += each.count
             return dict(kinds.most_common())
-
-    def _seen_until(self, at_s: int | None) -> int:
-        """The last second that may be seen, or an earlier one; the one before the start while there is none."""
-        end_s = self.end_s
-        if end_s is None:
-            end_s = self.start_s - 1
-        return end_s if at_s is None else min(at_s, end_s)
-
-    def _steps_between(self, steps: Steps, from_s: int | None, to_s: int | None) -> tuple[int, int]:
-        after = steps.complete(self._seen_until(to_s))
-        first = 0 if from_s is None else max(0, (from_s - self._follow.start_s) // steps.step_s)
-        return min(first, after), after
 
     def _row_of(self, name: str) -> int:
         names = [host.name for host in self._follow.hosts.values()]

@@ -1,9 +1,9 @@
 """Follows one run in the database, row by row, and hands out its sums; it decides nothing about what may be seen.
 
-    parts --row by row--> late ones into the windows that hold their second
+    parts --row by row--> late ones into the windows and steps that hold their second
     windows: the sums of one stretch, moved by reading what enters and what leaves; far away ones are filled anew
     steps:   slabs of the whole run, made on first use, for everything that is drawn over time
-    scrapes: what scout saw, from the earliest moment that was asked for
+    scrapes: what scout saw, from the earliest moment that was needed
 
 It reads the store, holds numbers only, never writes, and knows no clock: time is what the
 loader's seconds say. Whatever the store raises is the caller's to show: nothing is half applied then.
@@ -11,22 +11,27 @@ loader's seconds say. Whatever the store raises is the caller's to show: nothing
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, inf
 from typing import TypeVar
 
 from toolkit.board.history import Steps
-from toolkit.board.scrapes import Contradiction, Scrape, changes, scrape_of
+from toolkit.board.scrapes import HostScrapes, Scrape
 from toolkit.board.window import Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, LoaderSecond, Part, Run, Sighting
 from toolkit.store import Store
 
+AGO_S = (60, 300)
+"""Rank changes are against a minute and five minutes ago."""
 LIVE_S = 5
 """A worker is live if it reported a second at most this much older than the newest: only those are waited for."""
 LOOK_BACK_S = 30
-"""Loader seconds that tell which workers are live; and as late may a sighting be written."""
+"""Loader seconds that show which workers are live; and as late may a sighting be written."""
+SCRAPED_BEFORE_S = 900
+"""What a host was before the run, as far back as that: a change needs a scrape before it."""
+SAME_RESTART_S = 60.0
+"""A restart that somebody noted so close to one that was seen is the same."""
 CHUNK_ROWS = 20_000
 """Parts read at once when a whole run is read: about 35 MB at 1,000 requests a second and host."""
 KEPT_STEPS = 3
@@ -35,15 +40,6 @@ KEPT_WINDOWS = 24
 
 _Value = TypeVar("_Value")
 _Key = TypeVar("_Key")
-
-
-@dataclass(slots=True)
-class _Window:
-    """The sums of all parts, up to the last row read, of the seconds from `from_s` to `to_s`."""
-
-    from_s: int
-    to_s: int
-    totals: Totals
 
 
 class Follow:
@@ -66,12 +62,12 @@ class Follow:
         self._newest_of: dict[str, int] = {}
         self._limited: set[int] = set()
         self._users: dict[int, dict[str, int]] = {}
-        self._windows: dict[tuple[int, int], _Window] = {}
+        self._windows: dict[tuple[int, int], tuple[int, Totals]] = {}
+        """(length, seconds ago) -> the last second, and what the window holds that ends with it."""
         self._steps: dict[int, Steps] = {}
-        self._scrapes: dict[tuple[str, str], dict[float, Scrape]] = {}
+        self._scrapes: dict[tuple[str, str], HostScrapes] = {}
         self._scrapes_from = inf
         self._last_scrape = -inf
-        self._changes: dict[tuple[str, str], list[Contradiction]] = {}
 
     @property
     def start_s(self) -> int:
@@ -79,7 +75,7 @@ class Follow:
         return floor(self.run.started_at)
 
     def refresh(self) -> bool:
-        """Read what is new; tell whether anything was. Raises ToolkitError, and keeps what it knew."""
+        """Read what is new; say whether anything was. Raises ToolkitError, and keeps what it knew."""
         run_id, reader = self.run.id, self.reader
         run = reader.run(run_id)
         if run is None:
@@ -92,7 +88,7 @@ class Follow:
         from_s = None
         if self.is_fresh:  # a cold board reads no more than its window
             from_s = self.start_s if last_s is None else last_s - LOOK_BACK_S
-        # Before the rows: somebody may write between two readings, and a second that is told must have its parts.
+        # Before the rows: somebody may write between two readings, and a second that is shown must have its parts.
         seconds = reader.loader_seconds(run_id, after_row=self._loader_row, from_s=from_s)
         parts: list[Part] = []
         if self.is_fresh:
@@ -112,16 +108,17 @@ class Follow:
         is_new = self.is_fresh or bool(parts or seconds or events)
         is_new = is_new or run != self.run or hosts != self.hosts
         if list(hosts) != list(self.hosts):
-            self._forget_sums()
+            self._windows.clear()
+            self._steps.clear()
         try:
             # what belongs to seconds that were counted already; later ones are read when a window reaches them
-            for window in self._windows.values():
-                inside = [part for part in parts if window.from_s <= part.at_s <= window.to_s]
-                window.totals.add(inside)
+            for (window_s, _), (to_s, totals) in self._windows.items():
+                totals.add([part for part in parts if to_s - window_s < part.at_s <= to_s])
             for steps in self._steps.values():
                 steps.add(parts)
         except ToolkitError:  # damaged: some have it, and some have not
-            self._forget_sums()
+            self._windows.clear()
+            self._steps.clear()
             raise
         self.run, self.hosts, self._row, self.is_fresh = run, hosts, row, False
         self._last_s = latest(self._last_s, last_s)
@@ -133,20 +130,10 @@ class Follow:
         for _, second in seconds:
             known = self._newest_of.get(second.worker, second.at_s)
             self._newest_of[second.worker] = max(second.at_s, known)
-            self._take_load(second)
-        return self._take_sightings(sightings) or is_new
-
-    def _forget_sums(self) -> None:
-        self._windows.clear()
-        self._steps.clear()
+            self._add_loader_second(second)
+        return self._add_sightings(sightings) or is_new
 
     # --- the loader's seconds -----------------------------------------------------------------------
-
-    def _take_load(self, second: LoaderSecond) -> None:
-        if second.limited:
-            self._limited.add(second.at_s)
-        if second.users is not None:
-            self._users.setdefault(second.at_s, {})[second.worker] = second.users
 
     def end_s(self) -> int | None:
         """The last second that every live worker has reported; of an ended run, that any has."""
@@ -157,22 +144,28 @@ class Follow:
 
     def limited(self, from_s: int, to_s: int) -> list[int]:
         """The seconds in which the load generator was the limit at any worker."""
-        self._reach_seconds(from_s)
+        self._read_loader_seconds(from_s)
         return sorted(each for each in self._limited if from_s <= each <= to_s)
 
     def most_users(self, from_s: int, to_s: int) -> int | None:
-        """The most users of all workers at once; None: nobody told."""
-        self._reach_seconds(from_s)
-        told = (self._users[each] for each in range(from_s, to_s + 1) if each in self._users)
-        return max((sum(of_worker.values()) for of_worker in told), default=None)
+        """The most users of all workers at once; None: no worker noted them."""
+        self._read_loader_seconds(from_s)
+        noted = (self._users[each] for each in range(from_s, to_s + 1) if each in self._users)
+        return max((sum(of_worker.values()) for of_worker in noted), default=None)
 
-    def _reach_seconds(self, from_s: int) -> None:
+    def _read_loader_seconds(self, from_s: int) -> None:
         if from_s < self._loader_from_s:
             # How far the run is comes with a refresh, together with the parts. A row that came late, behind all that a cold
             # board read of the newest seconds, is among these.
             for _, second in self.reader.loader_seconds(self.run.id, from_s=from_s):
-                self._take_load(second)
+                self._add_loader_second(second)
             self._loader_from_s = from_s
+
+    def _add_loader_second(self, second: LoaderSecond) -> None:
+        if second.limited:
+            self._limited.add(second.at_s)
+        if second.users is not None:
+            self._users.setdefault(second.at_s, {})[second.worker] = second.users
 
     # --- sums -------------------------------------------------------------------------------------
 
@@ -186,44 +179,55 @@ class Follow:
         Near ones are moved, which reads both their ends. Far ones are filled anew with less work, and what they share,
         which is most of them, is read once.
         """
-        ends = {(window_s, ago_s): to_s - ago_s for ago_s in agos_s}
-        fresh = {}
-        for key, end_s in ends.items():
-            known = self._windows.get(key)
-            if known is None or abs(end_s - known.to_s) * 2 > window_s:
-                totals = Totals(list(self.hosts), pulse_s=window_s)
-                fresh[key] = _Window(end_s - window_s + 1, end_s, totals)
+        found, empty = {}, {}
+        for ago_s in agos_s:
+            end_s = to_s - ago_s
+            known = self._windows.get((window_s, ago_s))
+            if known is None or abs(end_s - known[0]) * 2 > window_s:
+                totals = empty[end_s] = Totals(list(self.hosts), seconds_s=window_s)
             else:
-                self._move(known, end_s)
-        edges = {edge for each in fresh.values() for edge in (each.from_s, each.to_s + 1)}
-        for first_s, after_s in pairwise(sorted(edges)):
-            holding = [each for each in fresh.values() if each.from_s <= first_s <= each.to_s]
-            if holding:
-                piece = Totals(list(self.hosts), pulse_s=window_s)
-                piece.add(self.parts(first_s, after_s - 1))
-                for window in holding:
-                    window.totals.add_totals(piece)
-        for key in ends:
-            window = fresh.get(key) or self._windows[key]
-            self._windows.pop(key, None)
-            keep(self._windows, key, window, KEPT_WINDOWS)
-        return [self._windows[key].totals for key in ends]
+                known_s, totals = known
+                # seconds that only the later of the two windows holds, and those that only the earlier does
+                before_s, after_s = sorted((known_s, end_s))
+                if before_s < after_s:
+                    late = self.parts(before_s + 1, after_s)
+                    early = self.parts(before_s - window_s + 1, after_s - window_s)
+                    totals.add(late if end_s > known_s else early)
+                    totals.add(early if end_s > known_s else late, -1)
+                    self._windows[window_s, ago_s] = end_s, totals
+            found[window_s, ago_s] = end_s, totals
 
-    def _move(self, window: _Window, to_s: int) -> None:
-        """Let seconds in at one end and out at the other; all is read, and found whole, before anything is changed."""
-        by_s = to_s - window.to_s
-        if by_s > 0:
-            entering = self.parts(window.to_s + 1, to_s)
-            leaving = self.parts(window.from_s, window.from_s + by_s - 1)
-        elif by_s < 0:
-            entering = self.parts(window.from_s + by_s, window.from_s - 1)
-            leaving = self.parts(to_s + 1, window.to_s)
-        else:
-            return
-        window.totals.add(entering)
-        window.totals.drop(leaving)
-        window.from_s += by_s
-        window.to_s += by_s
+        edges = {edge for end_s in empty for edge in (end_s - window_s + 1, end_s + 1)}
+        for first_s, after_s in pairwise(sorted(edges)):
+            holding = [
+                totals for end_s, totals in empty.items() if end_s - window_s < first_s <= end_s
+            ]
+            if holding:
+                piece = Totals(list(self.hosts), seconds_s=window_s)
+                piece.add(self.parts(first_s, after_s - 1))
+                for totals in holding:
+                    totals.add_totals(piece)
+        for key, window in found.items():
+            keep(self._windows, key, window, KEPT_WINDOWS)
+        return [totals for _, totals in found.values()]
+
+    def stretches(self, window_s: int, at_s: int) -> list[tuple[int, int, Totals]]:
+        """The single seconds up to `at_s` that the windows of now and before hold without a gap: (first, last, who has them).
+
+        They begin before the window, as an outage may.
+        """
+        covered_s = window_s
+        for ago_s in AGO_S:
+            if ago_s <= covered_s:
+                covered_s = ago_s + window_s
+        found, next_s = [], max(self.start_s, at_s - covered_s + 1)
+        for ago_s in (*reversed(AGO_S), 0):
+            to_s = at_s - ago_s
+            if to_s >= next_s:
+                totals = self.windows(window_s, at_s, [ago_s])[0]
+                found.append((max(next_s, to_s - window_s + 1), to_s, totals))
+                next_s = to_s + 1
+        return found
 
     def parts(self, from_s: int, to_s: int) -> list[Part]:
         """Parts of some seconds, of the rows that were read: newer ones come with the next refresh."""
@@ -251,51 +255,57 @@ class Follow:
         keep(self._steps, step_s, steps, KEPT_STEPS)
         return steps
 
-    # --- what scout saw -----------------------------------------------------------------------------
+    # --- what happened, and what scout saw ------------------------------------------------------------
 
-    def scrapes(self, from_at: float, to_at: float) -> dict[Host, list[Scrape]]:
-        """What scout saw of each host between two moments, in order of time."""
-        self._reach_scrapes(from_at)
+    def happened(self, from_at: float, to_at: float) -> list[Event]:
+        """What was noted and what scout saw during the run, by time, as far as it was known before `to_at`.
+
+        A restart that was noted and seen stands once, as it was noted.
+        """
+        self._read_scrapes(self.start_s - SCRAPED_BEFORE_S)
+        events = [each for each in self.events if from_at <= each.at < to_at]
+        restarts = [(each.name, each.at) for each in events if each.kind == "restart"]
+        for host in self.hosts.values():
+            of_host = self._scrapes.get((host.name, host.url))
+            for noticed_at, event in of_host.changes() if of_host else ():
+                if noticed_at >= to_at or not max(from_at, self.start_s) <= event.at < to_at:
+                    continue
+                is_noted = event.kind == "restart" and any(
+                    name == event.name and abs(event.at - at) <= SAME_RESTART_S
+                    for name, at in restarts
+                )
+                if not is_noted:
+                    events.append(event)
+        return sorted(events, key=lambda each: each.at)
+
+    def scrapes(self, from_at: float, to_at: float) -> dict[str, list[Scrape]]:
+        """What scout saw of each host between two moments, by its name and in order of time."""
+        self._read_scrapes(from_at)
+        found = {
+            host.name: self._scrapes.get((host.name, host.url)) for host in self.hosts.values()
+        }
         return {
-            host: [
-                scrape
-                for at, scrape in sorted(self._scrapes.get((host.name, host.url), {}).items())
-                if from_at <= at <= to_at
-            ]
-            for host in self.hosts.values()
+            name: of_host.between(from_at, to_at) if of_host else []
+            for name, of_host in found.items()
         }
 
-    def changes(self, from_at: float) -> list[Contradiction]:
-        """Restarts and other settings that scout saw, with scrapes from a moment on."""
-        self._reach_scrapes(from_at)
-        told = []
-        for host in self.hosts.values():
-            key = (host.name, host.url)
-            if key not in self._changes:
-                scrapes = [scrape for _, scrape in sorted(self._scrapes.get(key, {}).items())]
-                self._changes[key] = changes(*key, scrapes)
-            told += self._changes[key]
-        return told
-
-    def _reach_scrapes(self, from_at: float) -> None:
+    def _read_scrapes(self, from_at: float) -> None:
         if from_at < self._scrapes_from:
-            self._take_sightings(self.reader.sightings_between(from_at, self._scrapes_to()))
+            self._add_sightings(self.reader.sightings_between(from_at, self._scrapes_to()))
             self._scrapes_from = from_at
 
     def _scrapes_to(self) -> float:
         """Scout may go on for days after a run; what it sees then is none of the run's."""
         return inf if self.run.ended_at is None else self.run.ended_at + LOOK_BACK_S
 
-    def _take_sightings(self, sightings: Sequence[Sighting]) -> bool:
-        """Keep what is needed of them; tell whether any is new."""
+    def _add_sightings(self, sightings: Sequence[Sighting]) -> bool:
+        """Keep what is needed of them; say whether any is new."""
         is_new = False
         for sighting in sightings:
             key = (sighting.name, sighting.url)
-            of_host = self._scrapes.setdefault(key, {})
-            if sighting.at not in of_host:
-                of_host[sighting.at] = scrape_of(sighting)
-                self._changes.pop(key, None)
-                is_new = True
+            if key not in self._scrapes:
+                self._scrapes[key] = HostScrapes(*key)
+            is_new = self._scrapes[key].add(sighting) or is_new
             self._last_scrape = max(self._last_scrape, sighting.at)
         return is_new
 

@@ -6,25 +6,11 @@ it never looks at a clock and never reads a store.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from toolkit.board.outages import Outage, RunSeconds
 from toolkit.units import short, spoken
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRestart:
-    """A restart that somebody thinks about. All numbers but `error_rps` are above 0."""
-
-    downtime_s: float
-    window_s: float
-    rps: float
-    """Answered a second before it."""
-    error_rps: float
-    """Requests that fail a second while it is down."""
-    gain: float = 1.0
-    """Answered a second after it / before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,80 +23,79 @@ class BoardMoment:
     rps: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Impact:
     """What a restart costs. Field names are the keys of `toolkit impact --json`."""
 
     downtime_s: float
     window_s: float
     peak_error_rate: float
-    tainted_s: float
+    tainted_s: float = field(init=False)
     """Until no error is left in the window: downtime + window."""
-    breakeven_s: float | None
+    breakeven_s: float | None = field(init=False, default=None)
     """Until as many requests were answered as without the change; None: never."""
     series: tuple[BoardMoment, ...]
     rps: float | None
     """Answered a second before it."""
     error_rps: float
+    """Requests that fail a second while it is down."""
     gain: float | None
-    """None: nobody knows what it answered before, or answers now."""
-    recovered_s: float | None
+    """Answered a second after it / before it; None: nobody knows one of the two."""
+    recovered_s: float | None = field(init=False, default=None)
     """Until the board shows the RPS of before again; None: never."""
+
+    def __post_init__(self) -> None:
+        """Work out what follows from the rates."""
+        self.tainted_s = self.downtime_s + self.window_s if self.error_rps else 0.0
+        if self.gain is None or self.gain < 1:
+            return
+        # While the window still holds some of before it holds as many answers as before at the break-even; later
+        # (gain * rps * (t - downtime) = rps * window) only answers of after are in it.
+        self.recovered_s = self.downtime_s + self.window_s / self.gain
+        if self.gain > 1:
+            # gain * rps * (t - downtime) = rps * t
+            self.breakeven_s = self.gain * self.downtime_s / (self.gain - 1)
+            if self.breakeven_s <= self.window_s:
+                self.recovered_s = self.breakeven_s
 
 
 # --- a change that somebody plans -------------------------------------------------------------------
 
 
-def planned(change: PlannedRestart) -> Impact:
-    """What it would cost, second by second until the window is clean."""
-    down_s, window_s = change.downtime_s, change.window_s
+def planned(
+    *, downtime_s: float, window_s: float, rps: float, error_rps: float, gain: float = 1.0
+) -> Impact:
+    """What it would cost, second by second until the window is clean. All numbers but `error_rps` are above 0."""
     # the share of errors rises until the host is back or the window is full of its downtime, then moves
     # one way (as more or fewer are answered than before) until the downtime begins to leave the window
-    turns = (min(down_s, window_s), max(down_s, window_s))
+    turns = (min(downtime_s, window_s), max(downtime_s, window_s))
+    moments = []
+    for t_s in (*map(float, range(math.ceil(downtime_s + window_s) + 1)), *turns):
+        # the window that ends then: (t - window, t]
+        before_s = max(0.0, window_s - t_s)
+        down_s = max(0.0, min(t_s, downtime_s) - max(t_s - window_s, 0.0))
+        after_s = max(0.0, t_s - max(t_s - window_s, downtime_s))
+        answered = rps * (before_s + gain * after_s)
+        moments.append(
+            BoardMoment(
+                t_s=t_s,
+                error_rate=_share(error_rps * down_s, answered),
+                rps=answered / window_s,
+            )
+        )
     return Impact(
-        downtime_s=down_s,
+        downtime_s=downtime_s,
         window_s=window_s,
-        rps=change.rps,
-        error_rps=change.error_rps,
-        gain=change.gain,
-        peak_error_rate=max(moment(change, t_s).error_rate or 0.0 for t_s in turns),
-        tainted_s=down_s + window_s if change.error_rps else 0.0,
-        recovered_s=recovered_after(down_s, window_s, change.gain),
-        breakeven_s=breakeven_after(down_s, change.gain),
-        series=tuple(moment(change, float(t_s)) for t_s in range(math.ceil(down_s + window_s) + 1)),
+        peak_error_rate=max(each.error_rate or 0.0 for each in moments[-len(turns) :]),
+        series=tuple(moments[: -len(turns)]),
+        rps=rps,
+        error_rps=error_rps,
+        gain=gain,
     )
 
 
-def moment(change: PlannedRestart, t_s: float) -> BoardMoment:
-    """What the window that ends then holds: (t - window, t]."""
-    from_s, down_s = t_s - change.window_s, change.downtime_s
-    before = change.rps * _overlap(from_s, t_s, -math.inf, 0)
-    errors = change.error_rps * _overlap(from_s, t_s, 0, down_s)
-    after = change.rps * change.gain * _overlap(from_s, t_s, down_s, math.inf)
-    return BoardMoment(
-        t_s=t_s,
-        error_rate=_share(errors, before + after),
-        rps=(before + after) / change.window_s,
-    )
-
-
-def breakeven_after(downtime_s: float, gain: float | None) -> float | None:
-    """When gain * rps * (t - downtime) = rps * t; None: never."""
-    return gain * downtime_s / (gain - 1) if gain is not None and gain > 1 else None
-
-
-def recovered_after(downtime_s: float, window_s: float, gain: float | None) -> float | None:
-    """When the window holds as many answers as before; None: never.
-
-    While it still holds some of before, that is the break-even; later (gain * rps * (t - downtime) = rps *
-    window) only answers of after are in it.
-    """
-    if gain is None or gain < 1:
-        return None
-    even_s = breakeven_after(downtime_s, gain)
-    if even_s is not None and even_s <= window_s:
-        return even_s
-    return downtime_s + window_s / gain
+def _share(errors: float, ok: float) -> float | None:
+    return errors / (ok + errors) if ok + errors else None
 
 
 def ahead(impact: Impact, t_s: float) -> float | None:
@@ -147,19 +132,11 @@ def shown_at(impact: Impact, t_s: float) -> BoardMoment | None:
     return next(each for each in reversed(impact.series) if each.t_s <= t_s)
 
 
-def _overlap(from_s: float, to_s: float, low_s: float, high_s: float) -> float:
-    return max(0.0, min(to_s, high_s) - max(from_s, low_s))
-
-
-def _share(errors: float, ok: float) -> float | None:
-    return errors / (ok + errors) if ok + errors else None
-
-
 # --- a restart that a run saw -----------------------------------------------------------------------
 
 
 def recorded(
-    told: RunSeconds, outage: Outage, window_s: float, others: Sequence[Outage] = ()
+    seconds: RunSeconds, outage: Outage, window_s: float, others: Sequence[Outage] = ()
 ) -> Impact:
     """What it cost, in whole seconds. The series ends with the run's: nothing is made up.
 
@@ -169,22 +146,24 @@ def recorded(
     span_s = math.ceil(window_s)
     low_s = max(
         outage.from_s - span_s,
-        told.first_answer_s,
+        seconds.first_answer_s,
         *(each.to_s for each in others if each.to_s <= outage.from_s),
     )
     high_s = min(
         outage.to_s + span_s,
-        told.end_s,
+        seconds.end_s,
         *(each.from_s for each in others if each.from_s >= outage.to_s),
     )
-    before, after = _rate(told, low_s, outage.from_s), _rate(told, outage.to_s, high_s)
-    gain = after / before if before and after is not None else None
+    before, after = (
+        seconds.answered(from_s, to_s) / (to_s - from_s) if to_s > from_s else None
+        for from_s, to_s in ((low_s, outage.from_s), (outage.to_s, high_s))
+    )
 
     # the window at each second until it is clean, as far as the run goes
-    ok, errors = [0, *accumulate(told.ok)], [0, *accumulate(told.errors)]
+    ok, errors = [0, *accumulate(seconds.ok)], [0, *accumulate(seconds.errors)]
     series = []
-    for end_s in range(outage.from_s, min(told.end_s, outage.to_s + span_s) + 1):
-        high = end_s - told.first_s
+    for end_s in range(outage.from_s, min(seconds.end_s, outage.to_s + span_s) + 1):
+        high = end_s - seconds.first_s
         low = max(0, high - span_s)
         answered = ok[high] - ok[low]
         shown = BoardMoment(
@@ -194,23 +173,16 @@ def recorded(
         )
         series.append(shown)
 
-    down_s, window_s = float(outage.to_s - outage.from_s), float(span_s)
+    downtime_s = float(outage.to_s - outage.from_s)
     return Impact(
-        downtime_s=down_s,
-        window_s=window_s,
-        rps=before,
-        error_rps=outage.errors / down_s,
-        gain=gain,
+        downtime_s=downtime_s,
+        window_s=float(span_s),
         peak_error_rate=max((each.error_rate or 0.0 for each in series), default=0.0),
-        tainted_s=down_s + window_s if outage.errors else 0.0,
-        recovered_s=recovered_after(down_s, window_s, gain),
-        breakeven_s=breakeven_after(down_s, gain),
         series=tuple(series),
+        rps=before,
+        error_rps=outage.errors / downtime_s,
+        gain=after / before if before and after is not None else None,
     )
-
-
-def _rate(told: RunSeconds, from_s: int, to_s: int) -> float | None:
-    return told.answered(from_s, to_s) / (to_s - from_s) if to_s > from_s else None
 
 
 # --- in words ---------------------------------------------------------------------------------------
@@ -265,7 +237,7 @@ def outcome(impact: Impact, until_s: float) -> str:
     """What a restart had won or lost `until_s` after the first second down."""
     won = ahead(impact, until_s)
     if won is None:
-        return "Nobody can tell what it won or lost."
+        return "Nobody can say what it won or lost."
     word = "fewer" if won < 0 else "more"
     return (
         f"{spoken(until_s)} after it went down it had answered about {abs(won):,.0f} requests {word} than without "

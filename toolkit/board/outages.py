@@ -9,10 +9,9 @@ from itertools import groupby
 
 from toolkit.board.standings import AffectedInterval
 from toolkit.records import Tally
-from toolkit.units import spoken
 
 NOTICED_S = 30.0
-"""A restart is noticed at the next look, up to so long after the host is back."""
+"""A restart is noticed at the next scrape, up to so long after the host is back."""
 CLOCKS_S = 5.0
 """And so far before its downtime, by a clock that is not the load generator's."""
 MISSED = 8.0
@@ -64,39 +63,50 @@ class Outage:
     """The host is known to have started anew in it."""
 
 
-def course(
-    tallies: Iterable[Tally], *, from_s: int | None = None, to_s: int | None = None
-) -> RunSeconds:
-    """Add up one host's tallies by second, from its first to its last unless `from_s <= second < to_s` are given."""
+def course(tallies: Iterable[Tally], *, from_s: int, to_s: int) -> RunSeconds:
+    """Add up one host's tallies by second, `from_s <= second < to_s`."""
     sums: dict[int, tuple[int, int]] = {}
     for tally in tallies:
         ok, errors = sums.get(tally.at_s, (0, 0))
         sums[tally.at_s] = ok + tally.ok, errors + tally.errors
-    first_s = min(sums, default=0) if from_s is None else from_s
-    end_s = max(sums, default=first_s - 1) + 1 if to_s is None else to_s
-    rows = [sums.get(second, (0, 0)) for second in range(first_s, end_s)]
+    rows = [sums.get(second, (0, 0)) for second in range(from_s, to_s)]
     return RunSeconds(
-        first_s=first_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
+        first_s=from_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
     )
 
 
-def outages(told: RunSeconds, *, restarts: Sequence[float] = ()) -> list[Outage]:
+def outages(seconds: RunSeconds, *, restarts: Sequence[float] = ()) -> list[Outage]:
     """The spells in which the host was down, in order; `restarts` are moments at which it is known to have restarted.
 
     A slow host is silent for seconds, and one that fails now and then may fail twice before it answers again. So a
     spell is an outage only beside a known restart, or when too many answers are missing for chance (MISSED, FAILED).
     A host that never answered before has had no outage.
     """
-    spells = _spells(told)
+    # spells of seconds, after the first answer, in which nothing was answered or more failed than was answered
+    spells = []
+    at = seconds.first_answer_s - seconds.first_s
+    after = zip(seconds.ok[at:], seconds.errors[at:], strict=True)
+    for is_down, group in groupby(after, key=lambda each: each[0] == 0 or each[1] > each[0]):
+        errors = [bad for _, bad in group]
+        low, at = at, at + len(errors)
+        if is_down:
+            spell = Outage(
+                from_s=seconds.first_s + low,
+                to_s=seconds.first_s + at,
+                errors=sum(errors),
+                is_over=at < len(seconds.ok),
+            )
+            spells.append(spell)
+
     # its usual rate: from the first answer on, spells with errors left out
     bad = [each for each in spells if each.errors]
-    up_s = told.end_s - told.first_answer_s - sum(each.to_s - each.from_s for each in bad)
-    ok = sum(told.ok) - sum(told.answered(each.from_s, each.to_s) for each in bad)
+    up_s = seconds.end_s - seconds.first_answer_s - sum(each.to_s - each.from_s for each in bad)
+    ok = sum(seconds.ok) - sum(seconds.answered(each.from_s, each.to_s) for each in bad)
     rate = ok / up_s if up_s > 0 else 0.0
 
     known = set()
-    for at in restarts:
-        near = [each for each in spells if each.from_s - CLOCKS_S <= at < each.to_s + NOTICED_S]
+    for moment in restarts:
+        near = [s for s in spells if s.from_s - CLOCKS_S <= moment < s.to_s + NOTICED_S]
         if near:
             known.add(max(near, key=lambda each: each.to_s - each.from_s))
     return [
@@ -107,27 +117,6 @@ def outages(told: RunSeconds, *, restarts: Sequence[float] = ()) -> list[Outage]
     ]
 
 
-def _spells(told: RunSeconds) -> list[Outage]:
-    """Runs of seconds, after the first answer, in which nothing was answered or more failed than was answered."""
-    found = []
-    at = told.first_answer_s - told.first_s
-    seconds = zip(told.ok[at:], told.errors[at:], strict=True)
-    for is_down, group in groupby(
-        seconds, key=lambda second: second[0] == 0 or second[1] > second[0]
-    ):
-        errors = [bad for _, bad in group]
-        low, at = at, at + len(errors)
-        if is_down:
-            spell = Outage(
-                from_s=told.first_s + low,
-                to_s=told.first_s + at,
-                errors=sum(errors),
-                is_over=at < len(told.ok),
-            )
-            found.append(spell)
-    return found
-
-
 def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
     """The one that holds a moment or is nearest to it; of no moment, the one with the most errors."""
     if at is None:
@@ -136,13 +125,13 @@ def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
 
 
 def affected_intervals(
-    told: RunSeconds, restarts: Sequence[float], *, window_s: int
+    seconds: RunSeconds, restarts: Sequence[float], *, window_s: int
 ) -> tuple[AffectedInterval, ...]:
     """The outages that the window of the last `window_s` of these seconds holds, oldest first.
 
     The seconds may begin before the window: an outage that began there is known by the answers before it.
     """
-    window_from_s = told.end_s - window_s
+    window_from_s = seconds.end_s - window_s
     return tuple(
         AffectedInterval(
             restarted=each.restarted,
@@ -150,16 +139,8 @@ def affected_intervals(
             to_s=each.to_s if each.is_over else None,
             in_window_s=each.to_s - max(each.from_s, window_from_s),
             clean_in_s=each.to_s - window_from_s if each.is_over else None,
-            errors=told.failed(max(each.from_s, window_from_s), each.to_s),
+            errors=seconds.failed(max(each.from_s, window_from_s), each.to_s),
         )
-        for each in outages(told, restarts=restarts)
+        for each in outages(seconds, restarts=restarts)
         if each.to_s > window_from_s
     )
-
-
-def sentence(interval: AffectedInterval, clock: str) -> str:
-    """`still in the window: 4 min 10 s of the 14:32 restart, clean in 9 min`."""
-    what = "restart" if interval.restarted else "outage"
-    left_s = interval.clean_in_s
-    end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
-    return f"still in the window: {spoken(interval.in_window_s)} of the {clock} {what}, {end}"

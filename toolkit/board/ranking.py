@@ -1,11 +1,13 @@
-"""Figures of a host in a window, its score, its rank and who shares it. Pure arithmetic on counts and quantiles."""
+"""Figures of a host in a window, its score, its rank and who shares it. Pure arithmetic on counts and histograms."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, prod, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 from toolkit.board.standings import RankBy, Standing
+from toolkit.board.window import COUNTS, Integers, quantiles_ms
 from toolkit.stats import ALPHA
 
 BAND = (1 + ALPHA) / (1 - ALPHA)
@@ -20,77 +22,75 @@ _ROUNDING = 1 + 1e-9
 """Neighbouring buckets lie exactly one BAND apart, but for the last bit of a float."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """One host in one window: counts, quantiles, and the seconds that rates are divided by."""
+class Figures(NamedTuple):
+    """One host's figures over a stretch of seconds, as `Standing` explains them."""
 
-    counted_s: int
+    rps: float
+    output_tokens_per_s: float
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    error_rate: float | None
     ok: int
     errors: int
     streamed: int
-    output_tokens: int
-    output_tokens_estimated: int
-    cache_told: int
-    cache_hits: int
-    cache_judged: int
-    cache_inferred: int
-    p50_ms: float | None
-    p95_ms: float | None
-    ttft_p50_ms: float | None
-    ttft_p95_ms: float | None
-
-    @property
-    def rps(self) -> float:
-        """Ok requests a second: missing seconds count as zeros."""
-        return self.ok / self.counted_s if self.counted_s else 0.0
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Of the ok answers."""
-        return self.output_tokens / self.counted_s if self.counted_s else 0.0
-
-    @property
-    def error_rate(self) -> float | None:
-        """Share of all that ended; None of nothing."""
-        ended = self.ok + self.errors
-        return self.errors / ended if ended else None
-
-    @property
-    def hit_share(self) -> float | None:
-        """Cache hits among the ok answers that tell; None: none tells."""
-        told = self.cache_told + self.cache_judged
-        return (self.cache_hits + self.cache_inferred) / told if told else None
+    hit_share: float | None
+    hit_share_inferred: bool
+    output_tokens_estimated: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def figures(counts: Integers, histograms: Integers, counted_s: int) -> list[Figures]:
+    """The figures of whatever stands along the first axis, hosts or steps; rates are over `counted_s` seconds."""
+    found = []
+    for row, (e2e, ttft) in zip(counts.tolist(), quantiles_ms(histograms, (50, 95)), strict=True):
+        count = dict(zip(COUNTS, row, strict=True))
+        ok, errors = count["ok"], count["errors"]
+        known = count["cache_told"] + count["cache_judged"]
+        hits = count["cache_hits"] + count["cache_inferred"]
+        one = Figures(
+            rps=ok / counted_s if counted_s else 0.0,
+            output_tokens_per_s=count["output_tokens"] / counted_s if counted_s else 0.0,
+            ttft_p50_ms=ttft[0],
+            ttft_p95_ms=ttft[1],
+            p50_ms=e2e[0],
+            p95_ms=e2e[1],
+            error_rate=errors / (ok + errors) if ok + errors else None,
+            ok=ok,
+            errors=errors,
+            streamed=count["streamed"],
+            hit_share=hits / known if known else None,
+            hit_share_inferred=count["cache_judged"] > 0,
+            output_tokens_estimated=count["output_tokens_estimated"] > 0,
+        )
+        found.append(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class _RankMetric:
-    value: Callable[[Figures], float | None]
+    field: str
+    """Of Figures."""
     words: str
     more_is_better: bool = False
     band: float = 1.0
     """Values that differ by no more than this factor are tied: how exactly a latency is known. 1: exactly."""
 
+    def of(self, host: Figures) -> float | None:
+        value: float | None = getattr(host, self.field)
+        return value
+
 
 _METRICS: Mapping[RankBy, _RankMetric] = {
-    "rps": _RankMetric(
-        value=lambda seen: seen.rps,
-        words="ok requests that ended in the window / its seconds",
-        more_is_better=True,
-    ),
+    "rps": _RankMetric("rps", "ok requests that ended in the window / its seconds", True),
     "output_tokens_per_s": _RankMetric(
-        value=lambda seen: seen.output_tokens_per_s,
-        words="output tokens of the ok answers / seconds of the window",
-        more_is_better=True,
+        "output_tokens_per_s", "output tokens of the ok answers / seconds of the window", True
     ),
-    "error_rate": _RankMetric(value=lambda seen: seen.error_rate, words="errors / (ok + errors)"),
-    "ttft_p50": _RankMetric(
-        value=lambda seen: seen.ttft_p50_ms, words="median time to first token", band=BAND
-    ),
-    "ttft_p95": _RankMetric(
-        value=lambda seen: seen.ttft_p95_ms, words="95th percentile of TTFT", band=BAND
-    ),
-    "p50": _RankMetric(value=lambda seen: seen.p50_ms, words="median of E2E", band=BAND),
-    "p95": _RankMetric(value=lambda seen: seen.p95_ms, words="95th percentile of E2E", band=BAND),
+    "error_rate": _RankMetric("error_rate", "errors / (ok + errors)"),
+    "ttft_p50": _RankMetric("ttft_p50_ms", "median time to first token", band=BAND),
+    "ttft_p95": _RankMetric("ttft_p95_ms", "95th percentile of TTFT", band=BAND),
+    "p50": _RankMetric("p50_ms", "median of E2E", band=BAND),
+    "p95": _RankMetric("p95_ms", "95th percentile of E2E", band=BAND),
 }
 _SCORED: tuple[RankBy, ...] = ("rps", "output_tokens_per_s", "ttft_p95", "p95")
 
@@ -121,37 +121,35 @@ def may_lead(one: Standing, rank_by: RankBy) -> bool:
 
 def scores(hosts: Sequence[Figures]) -> list[float | None]:
     """The score of each host; a metric that no host has is left out, one that only this host lacks counts 0."""
-    of_metric = _shares_of_best(hosts).values()
-    if not of_metric:
+    shares = list(_shares_of_best(hosts).values())
+    if not shares:
         return [None] * len(hosts)
-    told: list[float | None] = []
-    for seen, shares in zip(hosts, zip(*of_metric, strict=True), strict=True):
-        mean: float = prod(shares) ** (1 / len(shares))
-        told.append(0.0 if seen.error_rate is None else mean * (1 - seen.error_rate))
-    return told
+    found: list[float | None] = []
+    for host, of_host in zip(hosts, zip(*shares, strict=True), strict=True):
+        mean: float = prod(of_host) ** (1 / len(of_host))
+        found.append(0.0 if host.error_rate is None else mean * (1 - host.error_rate))
+    return found
 
 
 def _shares_of_best(hosts: Sequence[Figures]) -> dict[RankBy, list[float]]:
     """For each metric of the score, each host's value relative to the best, 0 to 1; without metrics nobody has."""
     shares = {}
     for name in _SCORED:
-        metric = _METRICS[name]
-        found = [metric.value(seen) or 0.0 for seen in hosts]
-        known = [value for value in found if value]
-        if known and metric.more_is_better:
+        values = [_METRICS[name].of(host) or 0.0 for host in hosts]
+        known = [value for value in values if value]
+        if known and _METRICS[name].more_is_better:
             best = max(known)
-            shares[name] = [value / best for value in found]
+            shares[name] = [value / best for value in values]
         elif known:
             best = min(known)
-            shares[name] = [best / value if value else 0.0 for value in found]
+            shares[name] = [best / value if value else 0.0 for value in values]
     return shares
 
 
 # --- ranks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
+class RankPlace(NamedTuple):
     """Where a host stands."""
 
     rank: int
@@ -174,7 +172,7 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
         counts_share = (len(bands) - latencies) / len(bands) if bands else 0.0
     else:
         metric = _METRICS[rank_by]
-        values = [metric.value(seen) for seen in hosts]
+        values = [metric.of(host) for host in hosts]
         more_is_better, band, counts_share = metric.more_is_better, metric.band, 0.0
 
     keys: list[tuple[int, float]] = []
@@ -200,15 +198,15 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
         else:
             groups.append([host])
 
-    told: dict[int, RankPlace] = {}
+    found: dict[int, RankPlace] = {}
     for group in groups:
-        rank = len(told) + 1
-        told |= {host: RankPlace(rank=rank, tied=len(group) > 1) for host in group}
-    return [told[host] for host in range(len(hosts))]
+        rank = len(found) + 1
+        found |= {host: RankPlace(rank, tied=len(group) > 1) for host in group}
+    return [found[host] for host in range(len(hosts))]
 
 
 def _standard_error(seen: Figures, value: float, rank_by: RankBy, counts_share: float) -> float:
-    """How far chance alone moves a host's value, as a standard deviation; of quantiles only the band is told.
+    """How far chance alone moves a host's value, as a standard deviation; of quantiles only the band is known.
 
     Answers that ended in a window are a count, and taken for Poisson's. Users who wait for their answers make it more even (the
     variance between six equal simulated hosts of four users was 0.04 of it), batches that end together more uneven. So n answers have the variance n, and two hosts' counts a and b of

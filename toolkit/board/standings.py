@@ -26,7 +26,7 @@ WINDOW_S = 900
 DISHONEST = frozenset({"truncated_output", "inflated_usage", "hidden_backend"})
 """Verdicts on figures that are not the engine's own: a response cache is allowed, and shown."""
 UNJUDGED = frozenset({"not_judged"})
-"""Nobody can tell whether these figures are the engine's own."""
+"""Nobody knows whether these figures are the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Standing:
     name: str
     url: str
     score: float | None
-    """0 to 1, see ranking.FORMULA; None: nothing was asked of any host."""
+    """0 to 1, see ranking.FORMULA; None: no host answered anything."""
     rps: float
     """Ok requests that ended in the window / `counted_s`."""
     output_tokens_per_s: float
@@ -73,7 +73,7 @@ class Standing:
     streamed: int
     """Of `ok`, the answers with a TTFT: the samples behind `ttft_p50_ms` and `ttft_p95_ms`."""
     hit_share: float | None
-    """Response-cache hits / ok answers that tell; None: no answer tells."""
+    """Response-cache hits / ok answers that say whether they are one; None: no answer says."""
     hit_share_inferred: bool
     """Some of these were judged by their time, as the host sends no `Cache-Status`."""
     output_tokens_estimated: bool
@@ -157,8 +157,8 @@ def csv_of(board: Board, columns: Sequence[str]) -> str:
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow(columns)
     for one in (*board.standings, *board.left_out):
-        told = {name: getattr(one, name) for name in columns}
-        if "verdicts" in told:
-            told["verdicts"] = " ".join(verdict.code for verdict in one.verdicts)
-        lines.writerow([spreadsheet_cell(value) for value in told.values()])
+        values = {name: getattr(one, name) for name in columns}
+        if "verdicts" in values:
+            values["verdicts"] = " ".join(verdict.code for verdict in one.verdicts)
+        lines.writerow([spreadsheet_cell(value) for value in values.values()])
     return written.getvalue()

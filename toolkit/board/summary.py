@@ -36,54 +36,48 @@ def summary(
     if not ranked:
         return ["Nobody has answered in this window."]
     tricks = {each.name: _trick(each, (bench or {}).get(each.name, ())) for each in ranked}
-    return [
-        _lead(ranked, tricks[ranked[0].name], board.rank_by),
-        _best(ranked, tricks, board.rank_by),
-        _fall(board, outages or {}, events, clock),
-    ]
 
-
-def _trick(standing: Standing, bench: Sequence[Verdict]) -> Verdict | None:
-    """What explains a host's figures without a faster model; a hint of low confidence explains nothing."""
-    told = [each for each in (*standing.verdicts, *bench) if each.confidence != "low"]
-    # the surer word first; of equals the blast's own
-    told.sort(key=lambda each: each.confidence != "high")
-    return next((each for code in TRICKS for each in told if each.code == code), None)
-
-
-def _lead(ranked: Sequence[Standing], trick: Verdict | None, rank_by: RankBy) -> str:
-    first = ranked[0]
-    leads = f"{first.name} leads{_level(ranked)} with {figure(first, rank_by)}"
+    first, rank_by = ranked[0], board.rank_by
+    lead = f"{first.name} leads{_level(ranked)} with {figure(first, rank_by)}"
+    trick, unjudged = tricks[first.name], _unjudged(first)
     if trick:
         where = ", but not on the honest board" if reasons(first.verdicts) else ""
-        return f"{leads}{where}: it {TRICKS[trick.code]} ({first_clause(trick.evidence)})."
-    if first.trouble:
-        return f"{leads}, though {first.error_rate or 0:.0%} of its requests failed."
-    if unjudged := _unjudged(first):
-        return f"{leads}, but it was not judged ({first_clause(unjudged.evidence)})."
-    return f"{leads}, and nothing speaks against it."
+        lead += f"{where}: it {TRICKS[trick.code]} ({first_clause(trick.evidence)})."
+    elif first.trouble:
+        lead += f", though {first.error_rate or 0:.0%} of its requests failed."
+    elif unjudged:
+        lead += f", but it was not judged ({first_clause(unjudged.evidence)})."
+    else:
+        lead += ", and nothing speaks against it."
 
-
-def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
     plain = [
         each
         for each in ranked
         if tricks[each.name] is None and not each.trouble and not _unjudged(each)
     ]
-    lines = []
+    others = []
     if not plain:
-        lines = ["Nobody is left of whom it is known that its own model explains what it shows"]
-    elif plain[0] is not ranked[0]:
+        others = ["Nobody is left of whom it is known that its own model explains what it shows"]
+    elif plain[0] is not first:
         best = f"{plain[0].name}{_level(plain)} with {figure(plain[0], rank_by)}"
-        lines = [f"The best whose own model does the work is {best}, rank {plain[0].rank}"]
+        others = [f"The best whose own model does the work is {best}, rank {plain[0].rank}"]
     elif len(plain) > 1:
-        lines = [f"{plain[1].name} comes next with {figure(plain[1], rank_by)}"]
-    lines += [
+        others = [f"{plain[1].name} comes next with {figure(plain[1], rank_by)}"]
+    others += [
         f"{each.name} (rank {each.rank}) {TRICKS[found.code]}"
         for each in ranked[1:]
         if (found := tricks[each.name])
     ]
-    return "; ".join(lines or ["Nobody else has answered"]) + "."
+    best_of_others = "; ".join(others or ["Nobody else has answered"]) + "."
+    return [lead, best_of_others, _fall(board, outages or {}, events, clock)]
+
+
+def _trick(standing: Standing, bench: Sequence[Verdict]) -> Verdict | None:
+    """What explains a host's figures without a faster model; a hint of low confidence explains nothing."""
+    found = [each for each in (*standing.verdicts, *bench) if each.confidence != "low"]
+    # the surer word first; of equals the blast's own
+    found.sort(key=lambda each: each.confidence != "high")
+    return next((each for code in TRICKS for each in found if each.code == code), None)
 
 
 def _unjudged(standing: Standing) -> Verdict | None:
@@ -98,7 +92,7 @@ def _level(ranked: Sequence[Standing]) -> str:
 
 
 def first_clause(evidence: str) -> str:
-    """What stands before the first comma that no brackets hold: the tables tell the rest."""
+    """What stands before the first comma that no brackets hold: the tables say the rest."""
     depth = 0
     for place, sign in enumerate(evidence):
         depth += {"(": 1, ")": -1}.get(sign, 0)
@@ -140,18 +134,18 @@ def _fall(board: Board, outages: OutagesByName, events: Sequence[Event], clock: 
 
     began = clock(worst.from_s)
     if not worst.is_over:
-        told = f"{name} went down at {began} and has not come back: {rate} in the window."
+        fall = f"{name} went down at {began} and has not come back: {rate} in the window."
     else:
         verb = "restarted" if worst.restarted else "went down"
         has_changed = shown and any(each.code == "config_drift" for each in shown.verdicts)
         how = " with other settings" if has_changed else ""
         length = spoken(worst.to_s - worst.from_s)
-        told = f"{name} {verb} at {began}{how} and was down for {length}"
+        fall = f"{name} {verb} at {began}{how} and was down for {length}"
         # the window ends with the end of the board's second
         clean_s = worst.to_s + board.window_s
         if board.at_s is None or not worst.to_s <= board.at_s + 1 < clean_s:
-            told += "; nothing of it is left in the window."
+            fall += "; nothing of it is left in the window."
         else:
-            told += f": {rate} in the window, which holds it until {clock(clean_s)}."
+            fall += f": {rate} in the window, which holds it until {clock(clean_s)}."
     rest = sorted({other for other, _ in falls if other != name})
-    return f"{told} Also down for a while: {', '.join(rest)}." if rest else told
+    return f"{fall} Also down for a while: {', '.join(rest)}." if rest else fall

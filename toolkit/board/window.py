@@ -4,7 +4,7 @@ Parts may come in any order and late, and leave again: all sums are integers, so
 away leave exactly what a full recount counts, bit for bit. No store, no clock: which seconds belong in is for the feed
 to say.
 
-    parts ---> Totals (dense: hosts x 2 x 924 and hosts x 9)    a window that moves: add, drop
+    parts ---> Totals (dense: hosts x 2 x 924 and hosts x 9)    a window that moves
           ---> Slab   (sparse: only buckets that hold any)      a step that is kept: 10 s of history
 
 Adding 18,000 parts of 20 hosts at once is one `bincount` for each host and metric: a single one over all of them would
@@ -37,7 +37,7 @@ _FIRST = Part._fields.index("ok")
 _BLOBS = Part._fields.index("e2e")
 COUNTS = Part._fields[_FIRST:_BLOBS]
 """The counts of a part, in the order of their columns."""
-PULSES = ("ok", "errors", "output_tokens", "output_tokens_estimated")
+OF_A_SECOND = ("ok", "errors", "output_tokens", "output_tokens_estimated")
 """The counts that are kept for single seconds, too."""
 MOST = 2**32
 """Of one count in one part: a host that claims absurd usage must not break the sums, which are exact up to 2**53."""
@@ -50,12 +50,9 @@ _WIDTH = _BLOBS - Part._fields.index("host")
 
 @cache
 def bucket_values_ms() -> NDArray[np.float64]:
-    """The latency that each bucket tells, the very floats that Sketch tells."""
-    values = []
-    for bucket in range(BUCKETS):
-        one = Sketch.from_bytes(np.array([bucket, 1], dtype="<u2").tobytes())
-        values.append(one.quantile(0.5))
-    return np.array(values, dtype=np.float64)
+    """The latency that each bucket stands for, the very floats of Sketch."""
+    blobs = (np.array([bucket, 1], dtype="<u2").tobytes() for bucket in range(BUCKETS))
+    return np.array([Sketch.from_bytes(blob).quantile(0.5) for blob in blobs], dtype=np.float64)
 
 
 @cache
@@ -77,87 +74,24 @@ class Slab:
     values: NDArray[np.integer[Any]]
     """What these hold, in 4 bytes each where that is enough."""
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the three arrays."""
-        return self.counts.nbytes + self.cells.nbytes + self.values.nbytes
-
 
 class Totals:
     """Counts and histograms of every host; hosts are rows, in the order of `hosts`."""
 
-    __slots__ = ("_hosts", "_pulse_s", "_rows", "counts", "histograms", "pulse")
+    __slots__ = ("_hosts", "_rows", "_seconds_s", "by_second", "counts", "histograms")
 
-    def __init__(self, hosts: Sequence[int], *, pulse_s: int = 0) -> None:
-        """Begin empty. `pulse_s`: keep single seconds' counts (PULSES), too, for stretches of at most so many."""
+    def __init__(self, hosts: Sequence[int], *, seconds_s: int = 0) -> None:
+        """Begin empty. `seconds_s`: keep single seconds (OF_A_SECOND), too, for stretches of at most so many."""
         self._hosts = tuple(hosts)
         self._rows: Integers = np.full(max(hosts, default=0) + 1, -1, dtype=np.int64)
         self._rows[list(hosts)] = np.arange(len(hosts))
-        self._pulse_s = pulse_s
+        self._seconds_s = seconds_s
         self.counts: Integers = np.zeros((len(hosts), len(COUNTS)), dtype=np.int64)
         self.histograms: Integers = np.zeros((len(hosts), METRICS, BUCKETS), dtype=np.int64)
-        self.pulse: Integers = np.zeros((len(hosts), len(PULSES), pulse_s), dtype=np.int64)
+        self.by_second: Integers = np.zeros((len(hosts), len(OF_A_SECOND), seconds_s), np.int64)
 
-    def add(self, parts: Sequence[Part]) -> None:
-        """Add parts that are not in here yet."""
-        self._move(parts, 1)
-
-    def drop(self, parts: Sequence[Part]) -> None:
-        """Take away parts that were added before."""
-        self._move(parts, -1)
-
-    def add_totals(self, other: "Totals") -> None:
-        """Add all that another one of the same hosts and pulse holds."""
-        self.counts += other.counts
-        self.histograms += other.histograms
-        self.pulse += other.pulse
-
-    def add_slab(self, slab: Slab, sign: int = 1) -> None:
-        """Add a slab of the same hosts; with -1 take it away."""
-        self.counts += sign * slab.counts
-        # every cell stands once in a slab, so plain indexing adds right
-        self.histograms.reshape(-1)[slab.cells] += sign * slab.values
-
-    def copy(self) -> "Totals":
-        """Make another one that holds the same."""
-        other = Totals(self._hosts, pulse_s=self._pulse_s)
-        other.add_totals(self)
-        return other
-
-    def slab(self) -> Slab:
-        """Keep what is in here in less memory; the pulse is not kept."""
-        flat = self.histograms.reshape(-1)
-        cells = np.flatnonzero(flat)
-        values: NDArray[np.integer[Any]] = flat[cells]
-        if values.max(initial=0) < 2**31:
-            values = values.astype(np.int32)
-        return Slab(self.counts.copy(), cells.astype(np.int32), values)
-
-    def seconds(self, row: int, from_s: int, to_s: int) -> Integers:
-        """PULSES of one host, a row each, in each second from `from_s` to `to_s`."""
-        told: Integers = self.pulse[row][:, np.arange(from_s, to_s + 1) % self._pulse_s]
-        return told
-
-    def quantiles_ms(self, *percents: int) -> Quantiles:
-        """Nearest-rank quantiles of each host, for each metric, in the order of `percents`; None of nothing."""
-        return quantiles_ms(self.histograms, percents)
-
-    def equals(self, other: "Totals") -> bool:
-        """Tell whether every single number is the same."""
-        pairs = (
-            (self.counts, other.counts),
-            (self.histograms, other.histograms),
-            (self.pulse, other.pulse),
-        )
-        return all(np.array_equal(one, two) for one, two in pairs)
-
-    def failed_down(self) -> list[int]:
-        """Each host's errors in the seconds in which more failed than were answered."""
-        ok, errors = self.pulse[:, 0], self.pulse[:, 1]
-        failed: list[int] = np.where(errors > ok, errors, 0).sum(axis=1).tolist()
-        return failed
-
-    def _move(self, parts: Sequence[Part], sign: int) -> None:
+    def add(self, parts: Sequence[Part], sign: int = 1) -> None:
+        """Add parts that are not in here yet; with -1 take away what was added before. All of them, or none."""
         if not parts:
             return
         # one pass over all integers of all parts: four times as fast as a column after the other
@@ -172,15 +106,48 @@ class Totals:
             )
         histograms = _histograms(parts, rows, len(self.counts))
 
-        # nothing below refuses: all of it is applied, or none
+        # nothing below refuses
         self.histograms += sign * histograms
         for place in range(len(COUNTS)):
             self.counts[:, place] += sign * _sums(rows, counts[:, place], len(self.counts))
-        if self._pulse_s:
-            pulse = self.pulse.reshape(-1)
-            for plane, name in enumerate(PULSES):
-                places = (len(PULSES) * rows + plane) * self._pulse_s + seconds % self._pulse_s
-                np.add.at(pulse, places, sign * counts[:, COUNTS.index(name)])
+        if self._seconds_s:
+            cells = self.by_second.reshape(-1)
+            for plane, name in enumerate(OF_A_SECOND):
+                places = (len(OF_A_SECOND) * rows + plane) * self._seconds_s
+                np.add.at(
+                    cells, places + seconds % self._seconds_s, sign * counts[:, COUNTS.index(name)]
+                )
+
+    def add_totals(self, other: "Totals") -> None:
+        """Add all that another one of the same hosts and seconds holds."""
+        self.counts += other.counts
+        self.histograms += other.histograms
+        self.by_second += other.by_second
+
+    def add_slab(self, slab: Slab, sign: int = 1) -> None:
+        """Add a slab of the same hosts; with -1 take it away."""
+        self.counts += sign * slab.counts
+        # every cell stands once in a slab, so plain indexing adds right
+        self.histograms.reshape(-1)[slab.cells] += sign * slab.values
+
+    def copy(self) -> "Totals":
+        """Make another one that holds the same."""
+        other = Totals(self._hosts, seconds_s=self._seconds_s)
+        other.add_totals(self)
+        return other
+
+    def slab(self) -> Slab:
+        """Keep what is in here in less memory; single seconds are not kept."""
+        flat = self.histograms.reshape(-1)
+        cells = np.flatnonzero(flat)
+        values: NDArray[np.integer[Any]] = flat[cells]
+        if values.max(initial=0) < 2**31:
+            values = values.astype(np.int32)
+        return Slab(self.counts.copy(), cells.astype(np.int32), values)
+
+    def seconds(self, from_s: int, to_s: int) -> Integers:
+        """Hosts x OF_A_SECOND x the seconds from `from_s` to `to_s`."""
+        return self.by_second[:, :, np.arange(from_s, to_s + 1) % self._seconds_s]
 
 
 def _histograms(parts: Sequence[Part], rows: Integers, hosts: int) -> Integers:
@@ -227,15 +194,15 @@ def _sums(places: NDArray[Any], values: NDArray[Any], length: int) -> Integers:
 
 
 def quantiles_ms(histograms: Integers, percents: Sequence[int]) -> Quantiles:
-    """Nearest-rank quantiles along the last axis, of whatever stands along the first: hosts, or steps."""
+    """Nearest-rank quantiles of each metric, of whatever stands along the first axis: hosts, or steps; None of nothing."""
     counted = np.cumsum(histograms, axis=-1)
     total = counted[..., -1]
-    told = np.empty((*total.shape, len(percents)), dtype=object)
+    found = np.empty((*total.shape, len(percents)), dtype=object)
     for place, percent in enumerate(percents):
         # whole numbers: the rank is ceil(n * percent / 100), at least 1
         rank = np.maximum(-(-total * percent // 100), 1)
         bucket = (counted < rank[..., None]).sum(axis=-1)
         values = bucket_values_ms()[np.minimum(bucket, BUCKETS - 1)]
-        told[..., place] = np.where(total > 0, values.astype(object), None)
-    nested: Quantiles = told.tolist()
+        found[..., place] = np.where(total > 0, values.astype(object), None)
+    nested: Quantiles = found.tolist()
     return nested

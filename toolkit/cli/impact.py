@@ -118,7 +118,6 @@ def command(
         raise click.UsageError("--chart writes a PNG; call it, e.g., `impact.png`")
 
     from toolkit.board.impact import (
-        PlannedRestart,
         ahead,
         decision,
         explained,
@@ -135,13 +134,11 @@ def command(
     if host is None:
         rps = RPS if rps is None else rps
         impact = planned(
-            PlannedRestart(
-                downtime_s=downtime or 0.0,
-                window_s=window,
-                rps=rps,
-                error_rps=rps if error_rps is None else error_rps,
-                gain=GAIN if gain is None else gain,
-            )
+            downtime_s=downtime or 0.0,
+            window_s=window,
+            rps=rps,
+            error_rps=rps if error_rps is None else error_rps,
+            gain=GAIN if gain is None else gain,
         )
         sentences = [*explained(impact), decision(impact, left)]
     else:
@@ -152,13 +149,7 @@ def command(
         with waiting_for("Reading"), Store.open_readonly(database) as store:
             blast = blast_of(store, run, database)
             feed = Feed(store, blast, everything=everything)
-            known = [each.name for each in feed.hosts]
-            if host not in known:
-                raise ToolkitError(
-                    f"`{host}` is no host of run `{blast.id}`",
-                    f"Its hosts: {', '.join(known) or 'none'}",
-                )
-            told, outages = feed.outages(host)
+            answers, outages = feed.outages(host)
         outage = outage_at(outages, at)
         if outage is None:
             raise ToolkitError(
@@ -166,13 +157,13 @@ def command(
                 "`toolkit board` tells who has errors. An outage lacks 8 answers of the host's usual rate and has 3 "
                 "errors, or lies at a known restart",
             )
-        impact = recorded(told, outage, window, outages)
+        impact = recorded(answers, outage, window, outages)
         sentences = explained(impact)
         length = spoken(outage.to_s - outage.from_s)
         end = f"not back {length} later"
         if outage.is_over:
             end = f"back after {length}"
-            sentences.append(outcome(impact, told.end_s - outage.from_s))
+            sentences.append(outcome(impact, answers.end_s - outage.from_s))
         what = "restarted" if outage.restarted else "went down"
         title = f"{host} {what} at {time_of_day(outage.from_s)}, {end} (run {blast.id})"
         about = {
@@ -218,7 +209,7 @@ def command(
     if chart:
         import logging
 
-        # matplotlib tells of a home that it cannot write to and fails to load where MPLBACKEND names none that it
+        # matplotlib warns of a home that it cannot write to and fails to load where MPLBACKEND names none that it
         # knows: nothing of that changes the picture
         logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
         os.environ.pop("MPLBACKEND", None)

@@ -6,7 +6,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.board.outages import sentence
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import UNJUDGED, Board, Standing, reasons
 from toolkit.records import Event
@@ -48,9 +47,11 @@ def _badges(standing: Standing) -> Text:
     codes = [each.code for each in standing.verdicts]
     accusing = [code for code in codes if code not in ("clean", "same_engine")]
     if standing.trouble or accusing:
-        told = Text(standing.trouble or "", style="bold red")
+        trouble = Text(standing.trouble or "", style="bold red")
         others = ", ".join(code.replace("_", " ") for code in accusing)
-        return told.append(f"{', ' if told and others else ''}{others}", style="not bold yellow")
+        return trouble.append(
+            f"{', ' if trouble and others else ''}{others}", style="not bold yellow"
+        )
     shown = ", ".join(code.replace("_", " ") for code in codes)
     return Text(shown or DASH, style="green" if codes else "")
 
@@ -128,18 +129,18 @@ def page(
     yield board_table(board, console)
 
     # hosts of one sentence share a line
-    told = list(notes((one.name, *each) for one in shown for each in _sentences(one)))
+    below = list(notes((one.name, *each) for one in shown for each in _sentences(one)))
     if board.limited_s:
         done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
-        told.append(
+        below.append(
             Text(
                 f"The load generator was the limit in {spoken(board.limited_s)} of the window, for all hosts: {done}",
                 style="yellow",
             )
         )
-    if told:
+    if below:
         yield Text()
-        yield from told
+        yield from below
 
     if board.at_s is not None:
         from_s, to_s = board.at_s - board.window_s + 1, board.at_s + 1
@@ -165,13 +166,16 @@ def _sentences(one: Standing) -> Iterator[tuple[str, str]]:
     """What explains a host's figures, each with its title."""
     if one.left_out:
         codes = [each.code for each in reasons(one.verdicts) if each.code not in UNJUDGED]
-        told = " and ".join(code.replace("_", " ") for code in codes)
-        yield "left out", f"for {told}" if codes else "it was not judged"
+        words = " and ".join(code.replace("_", " ") for code in codes)
+        yield "left out", f"for {words}" if codes else "it was not judged"
     for verdict in one.verdicts:
         if verdict.code != "clean":
             yield f"{verdict.code.replace('_', ' ')} ({verdict.confidence})", verdict.evidence
     for interval in one.taints:
-        yield "tainted", sentence(interval, time_of_day(interval.from_s)[:5])
+        what = f"{time_of_day(interval.from_s)[:5]} {'restart' if interval.restarted else 'outage'}"
+        left_s = interval.clean_in_s
+        end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
+        yield "tainted", f"still in the window: {spoken(interval.in_window_s)} of the {what}, {end}"
     if not one.ok:
         yield one.trouble or "no answer", "nothing was answered in the window"
     elif one.trouble == "down":

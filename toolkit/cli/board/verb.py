@@ -158,7 +158,7 @@ def command(
         # in the words of the page's own links (leaderboard_page/address.py)
         query = {
             "rank": rank_by if rank_by != "rps" else None,
-            # told always, as the page's usual one is the run's own and the board's is not
+            # always, as the page's usual one is the run's own and the board's is not
             "window": f"{window_s}s",
             "honest": 1 if honest else None,
             "run": run_id,
@@ -298,7 +298,7 @@ def _watch(
     as_json: bool,
 ) -> None:
     """Draw the board until Ctrl-C, or `count` times; it outlives whatever happens to the database."""
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.live import Live
     from rich.text import Text
 
@@ -352,10 +352,13 @@ def _watch(
                 shown = "; this is what was there before" if board else f". {error.hint}"
                 trouble = f"{error.message}{shown}"
             if live:
-                drawing = [picture(board, console, events=events, now=time.time())] if board else []
-                told = [Text(trouble, style="bold red")] if trouble else []
+                drawing: list[RenderableType] = []
+                if board:
+                    drawing.append(picture(board, console, events=events, now=time.time()))
+                if trouble:
+                    drawing.append(Text(trouble, style="bold red"))
                 live.start()
-                live.update(Group(*drawing, *told), refresh=True)
+                live.update(Group(*drawing), refresh=True)
             elif error:
                 # into a pipe only what is new, so that a blast that ended does not fill it
                 if error.message != said:

@@ -201,7 +201,7 @@ def swap(
 
 def _costs(gap: Mapping[str, Any], window_s: float, gain: float | None) -> list[str]:
     """What the downtime of a swap means on the board."""
-    from toolkit.board.impact import PlannedRestart, decision, explained, planned
+    from toolkit.board.impact import decision, explained, planned
     from toolkit.cli.impact import GAIN, RPS
 
     lines = [f"There will be a gap: {gap['why']}."]
@@ -210,9 +210,7 @@ def _costs(gap: Mapping[str, Any], window_s: float, gain: float | None) -> list[
         return [*lines, "How long nobody knows: the engine's last start was not timed."]
     rps = known_rps or RPS
     impact = planned(
-        PlannedRestart(
-            downtime_s=down_s, window_s=window_s, rps=rps, error_rps=rps, gain=gain or GAIN
-        )
+        downtime_s=down_s, window_s=window_s, rps=rps, error_rps=rps, gain=gain or GAIN
     )
     load = f"At {rps:.3g} requests/s" if known_rps else f"If {rps:g} requests/s came"
     lines.append(f"Its last start and warm-up took {span(down_s)}. {load}:")
