@@ -29,8 +29,8 @@ def winner() -> Iterator[str]:
         yield hosts.split()[1]
 
 
-def saw(**told: object) -> None:
-    values = {"name": "alice", "url": URL, "at": 1_750_000_000.0, "status": "ok"} | told
+def saw(**reported: object) -> None:
+    values = {"name": "alice", "url": URL, "at": 1_750_000_000.0, "status": "ok"} | reported
     with Store.open(Path("t.db")) as store:
         store.add_sightings([Sighting(**values)])  # type: ignore[arg-type]
 
@@ -46,10 +46,10 @@ def test_a_server_is_looked_at_once_and_counted_in_its_own_blocks(winner: str) -
     assert not Path("t.db").exists()
 
 
-def test_a_server_tells_which_quantization_it_may_run(winner: str) -> None:
+def test_a_server_shows_which_quantization_it_may_run(winner: str) -> None:
     words = ("qwen3.5-35b-a3b", "--gpu", "a100-80gb", "--tokens", "271", "--host", winner)
     text = said(*words)
-    assert "bf16: would not even start with what the server tells of itself" in text
+    assert "bf16: would not even start with what the server reports of itself" in text
     assert "Nearest: awq and gptq-int4" in text
     assert "the server reports 661" in text
     found = {one["quantization"]: one for one in objects(*words)}
@@ -67,12 +67,12 @@ def test_a_name_is_what_scout_last_saw() -> None:
     assert "35 blocks each, that is 18 sequences" in said("--host", "alice", "--tokens", "550")
 
 
-def test_lengths_that_nobody_told_are_the_servers_limit() -> None:
+def test_lengths_that_were_not_given_are_the_servers_limit() -> None:
     saw(num_gpu_blocks=661, block_size=16, max_model_len=512)
     [found] = objects("--host", "alice")
     # 512 / 16 = 32; 660 / 32 = 20.6
     assert (found["request_tokens"], found["max_concurrency"]) == (512, 20)
-    assert "was not told" in found["notes"][0]
+    assert "request lengths were not given" in found["notes"][0]
 
 
 def test_a_plan_of_one_engine_is_compared_with_one_of_several() -> None:
@@ -91,7 +91,7 @@ def test_a_model_of_the_catalog_is_known_by_what_the_server_calls_it() -> None:
     assert "the catalog does not know its model, `mine`" in found["notes"][0]
 
 
-def test_the_plan_of_what_runs_there_uses_what_the_server_tells() -> None:
+def test_the_plan_of_what_runs_there_uses_what_the_server_reports() -> None:
     # 0.5 x 79.25 GiB less 14.2 of weights and a little beside them
     saw(num_gpu_blocks=20_000, block_size=16, gpu_memory_utilization=0.5, max_model_len=2048)
     [half] = objects(*QWEN, "--tokens", "550", "--host", "alice")
@@ -100,7 +100,7 @@ def test_the_plan_of_what_runs_there_uses_what_the_server_tells() -> None:
     assert half["gpu_memory_utilization"] == 0.95
 
 
-def test_an_unknown_name_and_a_dead_server_are_told() -> None:
+def test_an_unknown_name_and_a_dead_server_are_refused() -> None:
     saw()
     code, text = refused("--host", "bob", "--tokens", "5")
     assert code == 1
@@ -111,15 +111,15 @@ def test_an_unknown_name_and_a_dead_server_are_told() -> None:
     assert "`http://127.0.0.1:1` cannot be looked at: connection refused" in text
 
 
-def test_a_server_that_tells_nothing_leaves_nothing_to_count() -> None:
+def test_a_server_that_reports_nothing_leaves_nothing_to_count() -> None:
     saw()
-    assert "the host tells neither its blocks nor" in said("--host", "alice", "--tokens", "5")
+    assert "the host reports neither its blocks nor" in said("--host", "alice", "--tokens", "5")
     code, text = refused("--host", "alice")
     assert code == 1
-    assert "does not tell its max_model_len" in text
+    assert "does not report its max_model_len" in text
 
 
-def test_a_server_that_tells_nonsense_is_planned_as_if_it_told_nothing() -> None:
+def test_a_server_that_reports_nonsense_is_planned_as_if_it_reported_nothing() -> None:
     saw(
         num_gpu_blocks=-5,
         block_size=-16,
@@ -144,7 +144,7 @@ def bench(*shots: object) -> None:
         store.add_shots(list(shots))  # type: ignore[arg-type]
 
 
-def test_a_bench_tells_lengths_and_times_at_its_highest_step() -> None:
+def test_a_bench_has_lengths_and_times_at_its_highest_step() -> None:
     bench(
         *(shot(i, run="0123456789ab", concurrency=1, e2e_ms=100.0) for i in range(3)),
         *(shot(i, run="0123456789ab", concurrency=8, e2e_ms=ms) for i, ms in ((3, 1e3), (4, 3e3))),
@@ -159,21 +159,7 @@ def test_a_bench_tells_lengths_and_times_at_its_highest_step() -> None:
     assert any("was measured with 8 at once" in note for note in found["notes"])
 
 
-def test_a_run_of_several_hosts_must_say_which() -> None:
-    bench(
-        shot(0, run="0123456789ab", e2e_ms=1000.0),
-        shot(0, run="0123456789ab", name="bob", url="http://h:2", e2e_ms=3000.0),
-    )
-    code, text = refused(*QWEN, "--run", "0123456789ab")
-    assert code == 1
-    assert "measured 2 hosts: alice, bob" in text
-    assert "Say which one: `--host alice`" in text
-    saw(name="bob", num_gpu_blocks=661, block_size=16)
-    [found] = objects(*QWEN, "--run", "0123456789ab", "--host", "bob")
-    assert found["seconds_per_request"] == pytest.approx(3.0)
-
-
-def test_a_blast_tells_lengths_and_times_and_that_a_cache_answered() -> None:
+def test_a_blast_has_lengths_and_times_and_notes_that_a_cache_answered() -> None:
     with Store.open(Path("t.db")) as store:
         store.add_run(Run(id="0123456789ab", verb="blast", started_at=1.75e9))
         store.add_second(
@@ -200,7 +186,7 @@ def test_a_blast_tells_lengths_and_times_and_that_a_cache_answered() -> None:
     assert ALICE[0] in said(*QWEN, "--run", "0123456789ab")
 
 
-def test_what_is_told_goes_before_what_was_measured() -> None:
+def test_what_is_given_goes_before_what_was_measured() -> None:
     bench(shot(0, run="0123456789ab", e2e_ms=1000.0))
     [found] = objects(
         *QWEN, "--run", "0123456789ab", "--tokens", "550", "--seconds-per-request", "5s"
@@ -208,7 +194,7 @@ def test_what_is_told_goes_before_what_was_measured() -> None:
     assert (found["seconds_per_request"], found["request_tokens"]) == (5, 550)
 
 
-def test_a_run_that_is_none_is_told_the_newest() -> None:
+def test_a_run_that_is_none_gets_the_newest() -> None:
     bench(shot(0, run="0123456789ab"))
     code, text = refused(*QWEN, "--run", "ffffffffffff")
     assert code == 1

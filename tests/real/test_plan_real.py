@@ -15,15 +15,8 @@ from typing import Any
 import pytest
 from support.real_vllm import COMMON_FLAGS, START_LIMIT_S, engine_environment
 
-from toolkit.plan.engine import EngineSettings
-from toolkit.plan.kv_cache import (
-    Layout,
-    blocks_in,
-    layer_state_bytes,
-    layout,
-    reported_concurrency,
-    reported_tokens,
-)
+from toolkit.plan.engine import NEWEST, EngineSettings
+from toolkit.plan.kv_cache import Layout, layout, state_bytes
 from toolkit.plan.model_config import KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 from toolkit.plan.model_files import read_model
 from toolkit.plan.weights import weights_bytes
@@ -224,7 +217,7 @@ def test_blocks_tokens_and_concurrency_are_what_the_engine_reports(
     engine = started[name]
     assert engine.page.exists(), engine.log.read_text()[-2000:]
     told = told_by(engine.page.read_text(), engine.log.read_text())
-    model = read_model(str(engine.folder), {})
+    model = read_model(engine.folder)
     # the CPU's MLA kernel takes blocks of 16 only, but for processors with AMX; one batch is in flight on a CPU, as on a GPU before 0.14
     block_size = told.block_size if name == "mla" else 32
     planned = layout(
@@ -234,9 +227,9 @@ def test_blocks_tokens_and_concurrency_are_what_the_engine_reports(
         ),
     )
     assert planned.block_size == told.block_size
-    assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
-    assert reported_tokens(planned, BLOCKS) == told.tokens
-    assert reported_concurrency(planned, BLOCKS) == told.concurrency
+    assert planned.blocks_in(CACHE_BYTES) == told.num_blocks
+    assert planned.reported_tokens(BLOCKS, NEWEST) == told.tokens
+    assert planned.reported_concurrency(BLOCKS) == told.concurrency
 
 
 def test_a_plain_model_on_disk_is_planned_as_it_is_served(
@@ -244,12 +237,12 @@ def test_a_plain_model_on_disk_is_planned_as_it_is_served(
 ) -> None:
     with locked_server.client() as client:
         told = told_by(client.get("/metrics").text, locked_server.log.read_text())
-    model = read_model(str(vllm_home / "models" / locked_server.model), {})
+    model = read_model(vllm_home / "models" / locked_server.model)
     planned = layout(
         model.shape, EngineSettings(max_model_len=MAX_MODEL_LEN, block_size=told.block_size)
     )
-    assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
-    assert (reported_tokens(planned, BLOCKS), told.block_size) == (told.tokens, 32)
+    assert planned.blocks_in(CACHE_BYTES) == told.num_blocks
+    assert (planned.reported_tokens(BLOCKS, NEWEST), told.block_size) == (told.tokens, 32)
     # and its weights, counted from the config, are the bytes in its file
     assert model.on_disk == weights_bytes(model.shape)
 
@@ -309,13 +302,13 @@ def as_vllm_reads_it(shape: Shape, setting: EngineSettings, planned: Layout) -> 
         "in_flight": 2 * setting.batched_tokens,
         "memory": CACHE_BYTES,
         "state_page": max(pages),
-        "layers": [_layer(layer.attention) for layer in shape.layers],
+        "layers": [_layer(layer.attention, shape) for layer in shape.layers],
     }
 
 
-def _layer(one: KvHeads | Latent | Recurrent) -> dict[str, object]:
+def _layer(one: KvHeads | Latent | Recurrent, shape: Shape) -> dict[str, object]:
     if isinstance(one, Recurrent):
-        return {"kind": "linear", "state_bytes": layer_state_bytes(one, 2, 1)}
+        return {"kind": "linear", "state_bytes": state_bytes(one, shape, EngineSettings())}
     if isinstance(one, Latent):
         return {"kind": "mla", "kv_heads": 1, "head_dim": one.rank + one.rope_dim}
     kind = "full" if one.window is None else "sliding"
@@ -337,10 +330,10 @@ def test_groups_blocks_and_concurrency_are_what_vllms_own_functions_say(
     told = [json.loads(line[1:]) for line in printed.splitlines() if line.startswith("@")]
     assert len(told) == CASES
     for case, one, answer in zip(asked, planned, told, strict=True):
-        blocks = blocks_in(one, CACHE_BYTES)
+        blocks = one.blocks_in(CACHE_BYTES)
         mine = {
             "groups": sorted(list(group.layers) for group in one.groups),
             "num_blocks": blocks,
-            "concurrency": reported_concurrency(one, blocks),
+            "concurrency": one.reported_concurrency(blocks),
         }
         assert mine == answer, case

@@ -160,14 +160,14 @@ def command(
 def with_model(needs: "Needs", model: str, quantization: str | None, tp: int) -> "Needs":
     """With the room that a model's weights take. Raises ToolkitError for one that the planner does not know."""
     from toolkit.plan.catalog import model_of
-    from toolkit.plan.weights import weights_bytes, weights_of_gpu
+    from toolkit.plan.weights import weights_bytes
     from toolkit.serving.preflight.disk import with_weights
 
     known = model_of(model)
     return with_weights(
         needs,
         weights_bytes(known.shape, quantization, on_disk=known.on_disk),
-        of_gpu=weights_of_gpu(known.shape, quantization, tp=tp, on_disk=known.on_disk),
+        of_gpu=weights_bytes(known.shape, quantization, tp=tp, on_disk=known.on_disk),
     )
 
 

@@ -225,31 +225,30 @@ def _costs(
     api_price: tuple[float, float] | None,
 ) -> "Costs | None":
     """The GPU hour against the API at the run's own rate and tokens; what several hosts answered together is no one GPU's work."""
-    from toolkit.plan.capacity import Prices, cost
+    from toolkit.plan.capacity import cost
     from toolkit.tuning.criteria import Costs
     from toolkit.tuning.figures import ratio
 
     if gpu_hour is None or len(hosts) != 1:
         return None
-    into, out = api_price or (None, None)
     whole = hosts[0].whole
     prompt, output = ratio(whole.prompt_tokens, whole.ok), ratio(whole.output_tokens, whole.ok)
     reckoned = cost(
-        Prices(gpu_hour=gpu_hour, api_input=into, api_output=out),
+        gpu_hour,
+        api_price,
         gpus=gpus,
         requests_per_s=whole.figure("rps") or None,
         prompt_tokens=prompt,
         output_tokens=output,
         request_tokens=(prompt or 0) + (output or 0) or 1.0,
     )
-    if reckoned is None:
-        return None
+    # of no answer the mix of tokens is unknown, and so the API's price for it; one is given all the same
+    api = reckoned.api_per_million_tokens if whole.ok or api_price is None else api_price[1]
     return Costs(
         gpu_hour=gpu_hour,
         gpus=gpus,
         per_million_tokens=reckoned.per_million_tokens,
-        # of no answer the mix of tokens is unknown, and so the API's price for it; one is given all the same
-        api_per_million_tokens=reckoned.api_per_million_tokens if whole.ok else out,
+        api_per_million_tokens=api,
         per_thousand_requests=reckoned.per_thousand_requests,
         api_per_thousand_requests=reckoned.api_per_thousand_requests,
         even_rps=reckoned.even_rps,

@@ -1,6 +1,7 @@
 """Which values four of vLLM's flags should have, each with its reason in a sentence, and how they are made to agree with memory."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.plan.engine import (
@@ -12,7 +13,7 @@ from toolkit.plan.engine import (
     Version,
 )
 from toolkit.plan.kv_cache import UNKNOWN_LENGTH
-from toolkit.plan.memory import Room, graph_bytes, longest_length, room
+from toolkit.plan.memory import Memory, graph_bytes, longest_length, memory_of
 from toolkit.units import GIB, digits
 
 MARGIN_PERCENT = 15
@@ -60,65 +61,62 @@ def defaults(gpu: Gpu, version: Version = NEWEST) -> tuple[int, int]:
     return 256, 2048
 
 
-def choose(asked: PlanQuestion, weights: int) -> tuple[dict[str, Advice], Room]:
-    """Flags that agree with each other, from vLLM's own defaults down to what memory holds, and what they leave for requests.
+def choose(asked: PlanQuestion, weights: int) -> tuple[list[Advice], EngineSettings, Memory]:
+    """Four flags that agree with each other, from vLLM's own defaults down to what memory holds; the engine with them; its memory.
 
     `weights`: bytes on the fullest GPU.
     """
-    told = asked.settings
-    seqs, batched = defaults(asked.gpu, told.version)
-    first = (
-        max_model_len(asked),
-        Advice(flag="max-num-seqs", value=str(told.max_num_seqs or seqs), why=""),
-        Advice(
-            flag="max-num-batched-tokens",
-            value=str(told.max_num_batched_tokens or batched),
-            why="",
-        ),
-        gpu_memory_utilization(asked, seqs),
-    )
-    flags = {one.flag: one for one in first}
-    left = _left(asked, weights, flags)
-    for _ in range(ROUNDS):
-        better = _agreeing(asked, left, max_model_len(asked, left.budget.kv))
-        if better == flags:
-            break
-        flags, left = better, _left(asked, weights, better)
-    if not left.fits:
-        flags["max-model-len"] = max_model_len(asked, left.budget.kv)
-        left = _left(asked, weights, flags)
-    tokens = asked.load.request_tokens
-    if tokens and left.at_once(tokens) < int(flags["max-num-seqs"].value):
-        # the rounds ended between two answers: the sequences are those that memory holds, the rest stays
-        length, share = flags["max-model-len"], flags["gpu-memory-utilization"]
-        flags = _agreeing(asked, left, length) | {share.flag: share}
-        left = _left(asked, weights, flags)
-    return flags, left
-
-
-def _left(asked: PlanQuestion, weights: int, flags: dict[str, Advice]) -> Room:
-    """What these flags leave for requests."""
+    seqs, batched = defaults(asked.gpu, asked.settings.version)
     settings = replace(
         asked.settings,
-        max_model_len=int(flags["max-model-len"].value),
-        max_num_seqs=int(flags["max-num-seqs"].value),
-        max_num_batched_tokens=int(flags["max-num-batched-tokens"].value),
-        gpu_memory_utilization=float(flags["gpu-memory-utilization"].value),
+        max_model_len=int(max_model_len(asked).value),
+        max_num_seqs=asked.settings.max_num_seqs or seqs,
+        max_num_batched_tokens=asked.settings.max_num_batched_tokens or batched,
+        gpu_memory_utilization=float(gpu_memory_utilization(asked, seqs).value),
     )
-    return room(asked.shape, asked.gpu.memory_bytes, weights, settings)
+    memory = memory_of(asked.shape, asked.gpu.memory_bytes, weights, settings)
+    flags: list[Advice] = []
+    for _ in range(ROUNDS):
+        better = agreeing(asked, memory, max_model_len(asked, memory.kv))
+        if better == flags:
+            break
+        flags = better
+        settings, memory = applied(asked, weights, flags)
+    if not memory.fits:
+        flags[0] = max_model_len(asked, memory.kv)
+        settings, memory = applied(asked, weights, flags)
+    tokens = asked.load.request_tokens
+    if tokens and memory.at_once(tokens) < settings.seqs:
+        # the rounds ended between two answers: the sequences are those that memory holds, the rest stays
+        flags = [*agreeing(asked, memory, flags[0])[:-1], flags[-1]]
+        settings, memory = applied(asked, weights, flags)
+    return flags, settings, memory
 
 
-def _agreeing(asked: PlanQuestion, left: Room, length: Advice) -> dict[str, Advice]:
-    """The four flags, as far as memory that others leave tells."""
-    if asked.load.request_tokens is not None:
-        at_once: int | None = left.at_once(asked.load.request_tokens)
-    else:
-        at_once = left.at_once(1) if left.cache.has_states else None
+def applied(
+    asked: PlanQuestion, weights: int, flags: Sequence[Advice]
+) -> tuple[EngineSettings, Memory]:
+    """The engine with these four flags, and what they leave for requests."""
+    length, seqs, batched, share = (one.value for one in flags)
+    settings = replace(
+        asked.settings,
+        max_model_len=int(length),
+        max_num_seqs=int(seqs),
+        max_num_batched_tokens=int(batched),
+        gpu_memory_utilization=float(share),
+    )
+    return settings, memory_of(asked.shape, asked.gpu.memory_bytes, weights, settings)
+
+
+def agreeing(asked: PlanQuestion, left: Memory, length: Advice) -> list[Advice]:
+    """The four flags, as far as the memory that others leave decides."""
+    at_once: int | None = None
+    if asked.load.request_tokens is not None or left.cache.has_states:
+        at_once = left.at_once(asked.load.request_tokens or 1)
     seqs = max_num_seqs(asked, at_once)
     count = int(seqs.value)
     batched = max_num_batched_tokens(asked, count, int(length.value))
-    share = gpu_memory_utilization(asked, count)
-    return {one.flag: one for one in (length, seqs, batched, share)}
+    return [length, seqs, batched, gpu_memory_utilization(asked, count)]
 
 
 def with_room(longest: int) -> int:
@@ -128,17 +126,17 @@ def with_room(longest: int) -> int:
 
 
 def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
-    """By the longest request; where nobody told it, as long as the model and memory let it be.
+    """By the longest request; where that is not known, as long as the model and memory let it be.
 
     `kv_bytes`: what one GPU has for the KV cache; 0 or less: not known, or nothing.
     """
-    flag, told, most = "max-model-len", asked.settings.max_model_len, asked.shape.max_positions
+    flag, given, most = "max-model-len", asked.settings.max_model_len, asked.shape.max_positions
     longest, recommended = asked.load.most, asked.load.max_model_len
-    if longest is None and told is not None:
-        return Advice(flag=flag, value=str(told), why="as told")
+    if longest is None and given is not None:
+        return Advice(flag=flag, value=str(given), why="as set")
     if longest is None:
         value = most or UNKNOWN_LENGTH
-        why = "as long as the model was made for: tell how long requests are, and a shorter one follows"
+        why = "as long as the model was made for: say how long requests are, and a shorter one follows"
         if kv_bytes > 0:
             _, batched = defaults(asked.gpu, asked.settings.version)
             settings = replace(asked.settings, max_num_batched_tokens=batched)
@@ -160,11 +158,11 @@ def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
             f" {STEP}"
         )
         why += "; longer ones are refused at once instead of crowding out many"
-    return as_told(Advice(flag=flag, value=str(value), why=why), told)
+    return as_set(Advice(flag=flag, value=str(value), why=why), given)
 
 
 def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
-    """`at_once`: requests that memory holds; where nobody told how long they are, those whose states it holds, None: it keeps none."""
+    """`at_once`: requests that memory holds; where that length is not known, those whose states it holds, None: it keeps none."""
     tokens, seconds = asked.load.request_tokens, asked.seconds_per_request
     default, _ = defaults(asked.gpu, asked.settings.version)
     graphed = max(GRAPHED, default)
@@ -179,7 +177,7 @@ def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
     elif tokens is None or at_once is None:
         # a count of the longest would keep shorter ones out for nothing
         value = default
-        why = "as vLLM itself: how long requests are was not told. Too many do no harm but to wait, as blocks are taken as tokens come"
+        why = "as vLLM itself: request lengths were not given. Too many do no harm but to wait, as blocks are taken as tokens come"
     elif at_once < 1:
         value, why = 1, "not even one request fits: see below what would help"
     elif under_way is not None and wanted is not None and wanted <= min(at_once, graphed):
@@ -199,7 +197,7 @@ def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
     else:
         value = at_once
         why = f"memory holds so many requests of {tokens_words(tokens)} at once; one more would only push another out"
-    return as_told(
+    return as_set(
         Advice(flag="max-num-seqs", value=str(value), why=why), asked.settings.max_num_seqs
     )
 
@@ -231,7 +229,7 @@ def max_num_batched_tokens(asked: PlanQuestion, seqs: int, max_model_len: int) -
             )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
-    return as_told(
+    return as_set(
         Advice(flag="max-num-batched-tokens", value=str(value), why=why),
         asked.settings.max_num_batched_tokens,
     )
@@ -259,17 +257,17 @@ def gpu_memory_utilization(asked: PlanQuestion, seqs: int) -> Advice:
         f" (vLLM itself would take {own:.2f}); lower it if the start says that too little is free"
     )
     recommended = Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
-    return as_told(recommended, asked.settings.gpu_memory_utilization)
+    return as_set(recommended, asked.settings.gpu_memory_utilization)
 
 
-def as_told(recommended: Advice, told: float | None) -> Advice:
+def as_set(recommended: Advice, given: float | None) -> Advice:
     """What the user set instead, beside what would have been recommended."""
-    if told is None:
+    if given is None:
         return recommended
-    if float(recommended.value) == float(told):
-        return replace(recommended, why=f"as told, and as recommended: {recommended.why}")
-    value = f"{told:g}" if isinstance(told, float) else str(told)
-    why = f"as told; recommended is {recommended.value}: {recommended.why}"
+    if float(recommended.value) == float(given):
+        return replace(recommended, why=f"as set, and as recommended: {recommended.why}")
+    value = f"{given:g}" if isinstance(given, float) else str(given)
+    why = f"as set; recommended is {recommended.value}: {recommended.why}"
     return Advice(flag=recommended.flag, value=value, why=why)
 
 

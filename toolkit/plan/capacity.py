@@ -1,7 +1,7 @@
 """How many requests are in memory at once, how many a second that is, how many users keep the GPU busy, and what it costs.
 
 Plain numbers in, plain numbers out. It knows no model and no GPU, reads no file and measures nothing: times, prices and lengths
-are told. No currency is meant.
+are given. No currency is meant.
 """
 
 import math
@@ -132,17 +132,6 @@ def headroom(target_rps: float, seconds: float | None, rps: float | None) -> Hea
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """As the user pays them. None: not told."""
-
-    gpu_hour: float | None = None
-    """Of one GPU."""
-    api_input: float | None = None
-    """Of a million prompt tokens at the API that is the alternative."""
-    api_output: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """One server at full load against an API."""
 
@@ -161,24 +150,28 @@ class Cost:
 
 
 def cost(
-    prices: Prices,
+    gpu_hour: float,
+    api_price: tuple[float, float] | None = None,
     *,
     gpus: int,
     requests_per_s: float | None,
     prompt_tokens: float | None,
     output_tokens: float | None,
     request_tokens: float,
-) -> Cost | None:
-    """Compare; None without the price of a GPU hour.
+) -> Cost:
+    """What requests cost. `gpu_hour`: of one GPU; `api_price`: of a million prompt and of a million answer tokens at the alternative.
 
     A GPU at 2.00 an hour that answers 10.4 requests a second of 550 tokens: 3600 * 10.4 * 550 = 20,592,000 tokens an
-    hour, so 2.00 / 20.592 = 0.0971 a million tokens.
+    hour, so 2.00 / 20.592 = 0.0971 a million tokens. A request of 300 and 250 tokens at an API of 0.50 and 1.50 is 0.000525.
     """
-    if prices.gpu_hour is None:
-        return None
-    hour = prices.gpu_hour * gpus
+    hour = gpu_hour * gpus
     own = hour / (HOUR_S * requests_per_s) if requests_per_s else None
-    api = api_request(prices, prompt_tokens, output_tokens, request_tokens)
+    api = None
+    if api_price is not None and api_price[0] == api_price[1]:
+        # nobody need know which tokens are which
+        api = api_price[0] * request_tokens / MILLION
+    elif api_price is not None and prompt_tokens is not None and output_tokens is not None:
+        api = (api_price[0] * prompt_tokens + api_price[1] * output_tokens) / MILLION
     even = hour / (HOUR_S * api) if api else None
     return Cost(
         hour=hour,
@@ -189,19 +182,6 @@ def cost(
         even_rps=even,
         even_share=even / requests_per_s if even is not None and requests_per_s else None,
     )
-
-
-def api_request(
-    prices: Prices, prompt_tokens: float | None, output_tokens: float | None, request_tokens: float
-) -> float | None:
-    """One request at the API's prices: 300 and 250 tokens at 0.50 and 1.50 a million are 0.000525."""
-    if prices.api_input is None or prices.api_output is None:
-        return None
-    if prices.api_input == prices.api_output:  # then nobody need know which tokens are which
-        return prices.api_input * request_tokens / MILLION
-    if prompt_tokens is None or output_tokens is None:
-        return None
-    return (prices.api_input * prompt_tokens + prices.api_output * output_tokens) / MILLION
 
 
 # --- Lengths of requests ---------------------------------------------------------------------------------------
@@ -218,11 +198,11 @@ class RequestLengths:
     request_tokens: float | None = None
     """Prompt and answer of a usual request: what it holds in memory when it ends."""
     longest: int | None = None
-    """Prompt and answer of the longest request, as far as it is told."""
+    """Prompt and answer of the longest request, as far as it is known."""
     longest_prompt: int | None = None
     max_model_len: int | None = None
     """As the workload's report recommends it, its room included."""
-    told: str = ""
+    source: str = ""
     """Where they come from, if not from the user."""
     notes: tuple[str, ...] = ()
 
@@ -238,7 +218,7 @@ NO_LOAD = RequestLengths()
 
 
 def of_workload(report: Mapping[str, Any]) -> RequestLengths:
-    """Read the object of `toolkit workload --json`. Raises ToolkitError where it tells no lengths."""
+    """Read the object of `toolkit workload --json`. Raises ToolkitError where it has no lengths."""
 
     def number(*keys: str) -> float | None:
         """A finite number above 0; None for anything else."""
@@ -262,9 +242,9 @@ def of_workload(report: Mapping[str, Any]) -> RequestLengths:
             "no answer's length is known: all are counted as long as their max_tokens allow, real ones are shorter"
         )
     if prompt is None:
-        raise ToolkitError("the workload does not tell how long prompts are", WRONG_FILE)
+        raise ToolkitError("the workload does not say how long prompts are", WRONG_FILE)
     if answer is None:
-        raise ToolkitError("the workload does not tell how long answers are", NO_ANSWERS)
+        raise ToolkitError("the workload does not say how long answers are", NO_ANSWERS)
     longest_prompt = number("lengths", "prompt_tokens", "max")
     longest_answer = number("lengths", "output_tokens", "max")
     longest = number("model_length", "longest")
@@ -280,6 +260,6 @@ def of_workload(report: Mapping[str, Any]) -> RequestLengths:
         longest=whole(longest),
         longest_prompt=whole(longest_prompt),
         max_model_len=whole(number("recommended_max_model_len")),
-        told=f"workload of {source}" if isinstance(source, str) else "workload",
+        source=f"workload of {source}" if isinstance(source, str) else "workload",
         notes=tuple(notes),
     )

@@ -1,6 +1,6 @@
 """What a running server says of its own memory, against the plan: how many requests fit, and how far the estimate was.
 
-It looks at no server: a sighting is told. What the server did not say stays unknown.
+It looks at no server: it is given a sighting. What the server did not say stays unknown.
 """
 
 import math
@@ -10,7 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.advice import defaults
 from toolkit.plan.capacity import blocks, held
 from toolkit.plan.engine import EngineSettings, Gpu, PlanQuestion, version_of
-from toolkit.plan.kv_cache import Layout, blocks_for, blocks_to_begin, layout
+from toolkit.plan.kv_cache import Layout, layout
 from toolkit.plan.model_config import Shape
 from toolkit.plan.planner import Plan, plan
 from toolkit.records import Sighting
@@ -21,17 +21,15 @@ MOST = 2**40
 
 
 def as_served(settings: EngineSettings, seen: Sighting, gpu: Gpu | None = None) -> EngineSettings:
-    """The settings as the server tells them, and vLLM's own where it does not: the estimate is of what runs there."""
+    """The settings as the server reports them, and vLLM's own where it does not: the estimate is of what runs there."""
     version = version_of(seen.version) or settings.version
-    seqs, batched = (None, None)
-    if gpu is not None:
-        seqs, batched = defaults(gpu, version)
-    share = seen.gpu_memory_utilization
+    seqs, batched = (None, None) if gpu is None else defaults(gpu, version)
+    share, caching = seen.gpu_memory_utilization, seen.prefix_caching
+    if share is None or not 0 < share <= 1:
+        share = settings.gpu_memory_utilization
     return replace(
         settings,
-        gpu_memory_utilization=share
-        if share is not None and 0 < share <= 1
-        else settings.gpu_memory_utilization,
+        gpu_memory_utilization=share,
         kv_cache_dtype=seen.cache_dtype or settings.kv_cache_dtype,
         max_model_len=sane(seen.max_model_len) or settings.max_model_len,
         max_num_seqs=settings.max_num_seqs or seqs,
@@ -39,25 +37,23 @@ def as_served(settings: EngineSettings, seen: Sighting, gpu: Gpu | None = None) 
         # of a hybrid it is enlarged again, to the same
         block_size=sane(seen.block_size) or settings.block_size,
         version=version,
-        prefix_caching=settings.prefix_caching
-        if seen.prefix_caching is None
-        else seen.prefix_caching,
+        prefix_caching=settings.prefix_caching if caching is None else caching,
     )
 
 
-def sane(told: int | None) -> int | None:
-    """A server may tell anything: what cannot be an amount of tokens or blocks counts as not told."""
-    return told if told is not None and 0 < told <= MOST else None
+def sane(number: int | None) -> int | None:
+    """A server may report anything: what cannot be an amount of tokens or blocks counts as not reported."""
+    return number if number is not None and 0 < number <= MOST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
     """What a host's own figures mean for requests of one length."""
 
-    num_gpu_blocks: int | None
-    block_size: int | None
-    blocks_per_request: int | None
-    at_once: int | None
+    num_gpu_blocks: int | None = None
+    block_size: int | None = None
+    blocks_per_request: int | None = None
+    at_once: int | None = None
     """Requests in memory at the same time."""
     text: str
     """The same in a sentence."""
@@ -68,42 +64,32 @@ def checkup(seen: Sighting, request_tokens: float, laid: Layout | None = None) -
     """Count requests in a server's blocks.
 
     `laid`: how its model's cache is laid out; None: the model is not known, and all layers are taken to keep every token. A server that
-    tells smaller blocks than a state fills is counted as it tells, and the other reading is noted.
+    reports smaller blocks than a state fills is counted as it reports, and the other reading is noted.
     """
     if laid is not None and all(group.most_blocks is None for group in laid.groups):
         laid = None
     count, engines = sane(seen.num_gpu_blocks), sane(seen.engines) or 1
     size = sane(seen.block_size) or (laid.block_size if laid else None)
     if count is None or count // engines < 2:
-        tokens, at_once = sane(seen.kv_cache_tokens), None
-        words = "the host tells neither its blocks nor how many tokens it can keep"
-        if tokens is not None:
-            at_once = int(tokens // request_tokens)
-            words = (
-                f"room for {tokens:,} tokens; at {request_tokens:,.0f} tokens that is {at_once:,} sequences, less what blocks"
-                " round away"
-            )
-        return Checkup(
-            num_gpu_blocks=None,
-            block_size=seen.block_size,
-            blocks_per_request=None,
-            at_once=at_once,
-            text=words,
+        tokens = sane(seen.kv_cache_tokens)
+        if tokens is None:
+            text = "the host reports neither its blocks nor how many tokens it can keep"
+            return Checkup(block_size=seen.block_size, text=text)
+        at_once = int(tokens // request_tokens)
+        text = (
+            f"room for {tokens:,} tokens; at {request_tokens:,.0f} tokens that is {at_once:,} sequences, less what blocks"
+            " round away"
         )
+        return Checkup(block_size=seen.block_size, at_once=at_once, text=text)
     if size is None:
-        return Checkup(
-            num_gpu_blocks=count,
-            block_size=None,
-            blocks_per_request=None,
-            at_once=None,
-            text=f"{count:,} blocks, but the host does not tell how many tokens a block holds",
-        )
+        text = f"{count:,} blocks, but the host does not report how many tokens a block holds"
+        return Checkup(num_gpu_blocks=count, text=text)
 
     # a sighting adds up the blocks of all engines behind one address, and each engine reserves one of its own
     each_has, whole = count // engines, math.ceil(request_tokens)
     each, begin, state, notes = blocks(request_tokens, size), 0, "", []
     if laid is not None:
-        needed, first = blocks_for(laid, whole), blocks_to_begin(laid, whole)
+        needed, first = laid.blocks_for(whole), laid.blocks_to_begin(whole)
         if size >= laid.block_size:
             each, begin, state = needed, first, " over all groups of layers"
         else:
@@ -118,10 +104,12 @@ def checkup(seen: Sighting, request_tokens: float, laid: Layout | None = None) -
         state += f" ({begin:,} to begin)"
     of_one = held(each_has, each, begin)
     number = engines * of_one
-    words = (
+    text = (
         f"{each_has:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, "
         f"{counted(each, 'block')} each{state}, that is {counted(of_one, 'sequence')}"
     )
+    if engines > 1:
+        text += f"; {engines} engines: {number:,}"
     if seen.running is not None and seen.running > number:
         notes.append(
             f"{seen.running:,.0f} requests were running when it was seen, more than {number:,}: they were shorter, or shared"
@@ -132,7 +120,7 @@ def checkup(seen: Sighting, request_tokens: float, laid: Layout | None = None) -
         block_size=size,
         blocks_per_request=each,
         at_once=number,
-        text=words if engines == 1 else f"{words}; {engines} engines: {number:,}",
+        text=text,
         notes=tuple(notes),
     )
 
@@ -149,8 +137,9 @@ class Deviation:
 
 
 def deviation(planned: int, reported: int | None, *, block_bytes: int | None) -> Deviation | None:
-    """How far the plan was from what the server has; None where it does not tell."""
-    if sane(reported) is None or reported is None:
+    """How far the plan was from what the server has; None where it does not report that."""
+    reported = sane(reported)
+    if reported is None:
         return None
     share = (planned - reported) / reported
     off = (planned - reported) * (block_bytes or 0) / GIB
@@ -158,7 +147,7 @@ def deviation(planned: int, reported: int | None, *, block_bytes: int | None) ->
     side = "more" if share > 0 else "less"
     words = f"the plan has {planned:,} blocks, the server reports {reported:,}"
     if not planned:
-        words = "would not even start with what the server tells of itself"
+        words = "would not even start with what the server reports of itself"
     elif planned == reported:
         words += ": exact"
     elif planned > 2 * reported:

@@ -5,18 +5,12 @@ nothing.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from toolkit.plan.capacity import held
 from toolkit.plan.engine import GRAPHS_COUNT_FROM, EngineSettings, Version
-from toolkit.plan.kv_cache import (
-    Layout,
-    blocks_for,
-    blocks_in,
-    blocks_to_begin,
-    fits_longest,
-    layout,
-)
+from toolkit.plan.kv_cache import Layout, layout
 from toolkit.plan.model_config import Shape
 from toolkit.units import GIB
 
@@ -36,12 +30,11 @@ CONTEXT_OF_MANY_GIB = 2.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """One GPU's memory, in bytes."""
+class Memory:
+    """One GPU's memory, in bytes, and the KV cache that the engine has in it."""
 
-    total: int
     requested: int
-    """ceil(total x gpu-memory-utilization): all that vLLM may use."""
+    """ceil(all of it x gpu-memory-utilization): what vLLM may use."""
     weights: int
     context: int
     """CUDA's own, and what GPUs talk to each other with."""
@@ -50,15 +43,32 @@ class Budget:
     """Subtracted only from version 0.20 on; before, it has to fit into what is not requested."""
     kv: int
     """What is left; below 0: the weights do not fit."""
+    cache: Layout
     notes: tuple[str, ...] = ()
 
+    @property
+    def blocks(self) -> int:
+        """As vLLM would report them; one is reserved."""
+        return self.cache.blocks_in(self.kv)
 
-def budget(total: int, weights: int, shape: Shape, settings: EngineSettings) -> Budget:
-    """Divide one GPU's bytes; `weights` are those of one GPU.
+    @property
+    def fits(self) -> bool:
+        """Whether the engine would start: the weights, and one request of full length."""
+        return self.kv > 0 and self.cache.fits_longest(self.blocks)
+
+    def at_once(self, tokens: float) -> int:
+        """Requests of so many tokens in memory."""
+        whole = math.ceil(tokens)
+        each, begin = self.cache.blocks_for(whole), self.cache.blocks_to_begin(whole)
+        return held(self.blocks, each, begin) if self.fits else 0
+
+
+def memory_of(shape: Shape, gpu_bytes: int, weights: int, settings: EngineSettings) -> Memory:
+    """Divide one GPU's bytes; `weights` are those of the fullest GPU.
 
     ceil(80 GiB x 0.92) - weights - context - activations - graphs is the KV cache's.
     """
-    requested = math.ceil(total * settings.utilization)
+    requested = math.ceil(gpu_bytes * settings.utilization)
     counted = settings.version >= GRAPHS_COUNT_FROM
     notes = []
     if settings.overhead_bytes is not None:
@@ -73,18 +83,18 @@ def budget(total: int, weights: int, shape: Shape, settings: EngineSettings) -> 
         notes.append(
             "activations, graphs and CUDA's context are estimates: a server's log tells the real ones"
         )
-    if not counted and graphs > total - requested:
+    if not counted and graphs > gpu_bytes - requested:
         notes.append(
             "graphs need more than utilization leaves over, and this version does not count them: lower it"
         )
-    return Budget(
-        total=total,
+    return Memory(
         requested=requested,
         weights=weights,
         context=context,
         activations=activations,
         graphs=graphs,
         kv=requested - weights - context - activations - graphs * counted,
+        cache=layout(shape, settings),
         notes=tuple(notes),
     )
 
@@ -126,49 +136,11 @@ def graph_bytes(shape: Shape, settings: EngineSettings) -> int:
     return GRAPHS_POOL + captured * len(shape.layers) * MIB // 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """The KV cache of one engine."""
-
-    budget: Budget
-    """Of one GPU."""
-    cache: Layout
-    blocks: int
-    """As vLLM would report them; one is reserved."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the engine would start: the weights, and one request of full length."""
-        return self.budget.kv > 0 and fits_longest(self.cache, self.blocks)
-
-    def at_once(self, tokens: float) -> int:
-        """Requests of so many tokens in memory."""
-        return held(self.blocks, self.each(tokens), self.to_begin(tokens)) if self.fits else 0
-
-    def each(self, tokens: float) -> int:
-        """Blocks of one of them, at its end."""
-        return blocks_for(self.cache, math.ceil(tokens))
-
-    def to_begin(self, tokens: float) -> int:
-        """Blocks that must be free for one of them to begin."""
-        return blocks_to_begin(self.cache, math.ceil(tokens))
-
-
-def room(shape: Shape, gpu_bytes: int, weights: int, settings: EngineSettings) -> Room:
-    """Divide one GPU; `weights`: bytes on the fullest one."""
-    spent = budget(gpu_bytes, weights, shape, settings)
-    cache = layout(shape, settings)
-    return Room(budget=spent, cache=cache, blocks=blocks_in(cache, spent.kv))
-
-
 def longest_length(shape: Shape, settings: EngineSettings, kv_bytes: int) -> int:
     """The longest request that these bytes of one GPU hold, as `--max-model-len auto` finds it; 0: none."""
-    low, high = 0, shape.max_positions or 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        cache = layout(shape, replace(settings, max_model_len=middle))
-        if fits_longest(cache, blocks_in(cache, kv_bytes)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def is_too_long(length: int) -> bool:
+        cache = layout(shape, replace(settings, max_model_len=length))
+        return not cache.fits_longest(cache.blocks_in(kv_bytes))
+
+    return bisect_left(range(1, (shape.max_positions or 0) + 1), True, key=is_too_long)

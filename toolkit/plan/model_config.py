@@ -40,7 +40,7 @@ HEAD_NORMS = frozenset(
 )
 """Queries and keys are normed, each head with the same vector."""
 QKV_BIASES = frozenset("qwen2 qwen2_moe qwen2_vl qwen2_5_vl".split())
-"""Biases that no field of the config tells of."""
+"""Biases that no field of the config names."""
 GATED_ATTENTION = frozenset("qwen3_next qwen3_5 qwen3_5_moe".split())
 ONE_SHARED_EXPERT = frozenset("qwen2_moe qwen3_next qwen3_5_moe".split())
 NOT_COUNTED = {
@@ -175,33 +175,31 @@ def shape_of(config: Config, name: str) -> Shape:
     """Read a config.json. Raises ToolkitError, naming the field that is missing or makes no sense."""
     fields = Fields(_text_part(config), name)
     family = family_of(config)
-    windows, notes = _layer_windows(fields, family)
+    windows = _layer_windows(fields, family)
     hidden = fields.hidden()
-    other, told = _beside_the_text(config, name, hidden)
+    other = _beside_the_text(config, fields, hidden)
+    layers = tuple(
+        Layer(
+            attention=_attention(fields, family, window),
+            mlp=_mlp(fields, family, index),
+            norms=hidden * (4 if family in FOUR_NORMS else 2),
+        )
+        for index, window in enumerate(windows)
+    )
+    vocab = fields.count("vocab_size")
     nested = config.get("quantization_config")
     quantized = nested if isinstance(nested, dict) else {}
-    not_counted = [
-        text
-        for field, text in NOT_COUNTED.items()
-        if fields.value(field) or config.get(field) or quantized.get(field)
-    ]
+    for field, text in NOT_COUNTED.items():
+        if fields.value(field) or config.get(field) or quantized.get(field):
+            fields.note(text)
     tied = config.get("tie_word_embeddings", fields.value("tie_word_embeddings"))
     dtype = fields.value("torch_dtype", "dtype") or config.get("torch_dtype") or config.get("dtype")
     return Shape(
         name=name,
         hidden=hidden,
-        vocab=fields.count("vocab_size"),
+        vocab=vocab,
         max_positions=fields.maybe("max_position_embeddings", "n_positions", "max_seq_len"),
-        layers=tuple(
-            Layer(
-                attention=_recurrent(fields)
-                if window == STATE
-                else _attention(fields, family, window),
-                mlp=_mlp(fields, family, index),
-                norms=hidden * (4 if family in FOUR_NORMS else 2),
-            )
-            for index, window in enumerate(windows)
-        ),
+        layers=layers,
         tied=family in TIED if tied is None else bool(tied),
         element_bytes=_bytes_of(dtype),
         other=other,
@@ -209,7 +207,7 @@ def shape_of(config: Config, name: str) -> Shape:
         quantization=stored_as(
             fields.value("quantization_config") or config.get("quantization_config")
         ),
-        notes=(*notes, *told, *fields.notes, *dict.fromkeys(not_counted)),
+        notes=tuple(fields.notes),
     )
 
 
@@ -237,6 +235,11 @@ class Fields:
         self.defaults = GEMMA3 if family_of(config) == "gemma3" else {}
         self.notes: list[str] = []
 
+    def note(self, text: str) -> None:
+        """Say it once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def value(self, *keys: str) -> Any:
         """The first of these fields that is there and not null."""
         found = (self._config.get(key) for key in keys)
@@ -262,9 +265,7 @@ class Fields:
         for key in keys:
             if key in self.defaults:
                 default = self.defaults[key]
-                told = f"its config has no `{key}`: {default:,} is what transformers takes"
-                if told not in self.notes:
-                    self.notes.append(told)
+                self.note(f"its config has no `{key}`: {default:,} is what transformers takes")
                 return default
         raise ToolkitError(
             f"the config of `{self.name}` has no `{keys[0]}`",
@@ -275,18 +276,14 @@ class Fields:
         """Width of what goes from layer to layer."""
         return self.count("hidden_size", "n_embd", "d_model")
 
-    def heads(self) -> int:
-        """Query heads."""
-        return self.count("num_attention_heads", "n_head", "n_heads")
-
     def width(self) -> int:
         """Of the MLP; four times hidden where the config does not say (GPT-2)."""
         stated = self.maybe("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         return 4 * self.hidden() if stated is None else stated
 
 
-def _layer_windows(fields: Fields, family: str) -> tuple[list[int | None], list[str]]:
-    """Of each layer how many tokens it looks back, None for all, STATE for one that keeps a state; and what had to be assumed.
+def _layer_windows(fields: Fields, family: str) -> list[int | None]:
+    """Of each layer how many tokens it looks back, None for all, STATE for one that keeps a state.
 
     Raises ToolkitError when the config contradicts itself.
     """
@@ -311,14 +308,12 @@ def _layer_windows(fields: Fields, family: str) -> tuple[list[int | None], list[
             )
         names = [str(one) for one in stated]
         # a kind that we do not know is priced as full attention, the dearest
-        notes = [
-            f"layers of kind `{one:.40}` are not known: priced as full attention"
-            for one in sorted(set(names) - FULL - SLIDING - LINEAR)
-        ]
+        for one in sorted(set(names) - FULL - SLIDING - LINEAR):
+            fields.note(f"layers of kind `{one:.40}` are not known: priced as full attention")
         if window is None and SLIDING.intersection(names):
-            notes.append("layers with a window, but no `sliding_window`: priced as full attention")
+            fields.note("layers with a window, but no `sliding_window`: priced as full attention")
         kinds = dict.fromkeys(SLIDING, window) | dict.fromkeys(LINEAR, STATE)
-        return [kinds.get(one) for one in names], notes
+        return [kinds.get(one) for one in names]
 
     # without `layer_types`: by the interval or pattern that the family has, every so-manieth layer full
     between: int | None = window
@@ -326,14 +321,25 @@ def _layer_windows(fields: Fields, family: str) -> tuple[list[int | None], list[
     if fields.maybe("linear_num_value_heads") is not None:
         between, step = STATE, fields.maybe("full_attention_interval") or FULL_EVERY
     if step is not None:
-        return [between if (index + 1) % step else None for index in range(count)], []
+        return [between if (index + 1) % step else None for index in range(count)]
     # Qwen2: the first so many layers are full even where windows are on
     first = min(count, fields.maybe("max_window_layers") or 0) if family.startswith("qwen2") else 0
-    return [None] * first + [between] * (count - first), []
+    return [None] * first + [between] * (count - first)
 
 
 def _attention(fields: Fields, family: str, window: int | None) -> Attention:
-    heads, hidden = fields.heads(), fields.hidden()
+    if window == STATE:
+        dtype = fields.value("mamba_ssm_dtype", "torch_dtype", "dtype")
+        return Recurrent(
+            key_heads=fields.count("linear_num_key_heads"),
+            value_heads=fields.count("linear_num_value_heads"),
+            key_dim=fields.count("linear_key_head_dim"),
+            value_dim=fields.count("linear_value_head_dim"),
+            kernel=fields.count("linear_conv_kernel_dim"),
+            state_bytes=_bytes_of(dtype),
+        )
+    hidden = fields.hidden()
+    heads = fields.count("num_attention_heads", "n_head", "n_heads")
     if fields.maybe("kv_lora_rank"):
         return Latent(
             heads=heads,
@@ -379,18 +385,6 @@ def _attention(fields: Fields, family: str, window: int | None) -> Attention:
     )
 
 
-def _recurrent(fields: Fields) -> Recurrent:
-    stated = fields.value("mamba_ssm_dtype")
-    return Recurrent(
-        key_heads=fields.count("linear_num_key_heads"),
-        value_heads=fields.count("linear_num_value_heads"),
-        key_dim=fields.count("linear_key_head_dim"),
-        value_dim=fields.count("linear_value_head_dim"),
-        kernel=fields.count("linear_conv_kernel_dim"),
-        state_bytes=_bytes_of(fields.value("torch_dtype", "dtype") if stated is None else stated),
-    )
-
-
 def _mlp(fields: Fields, family: str, index: int) -> Mlp:
     experts = fields.maybe("num_experts", "n_routed_experts", "num_local_experts") or 0
     if experts:
@@ -424,16 +418,17 @@ def _bytes_of(dtype: object) -> int:
     return 4 if str(dtype) in FOUR_BYTES else 2
 
 
-def _beside_the_text(config: Config, name: str, hidden: int) -> tuple[int, list[str]]:
-    """Parameters of an image encoder by its sizes, and what is not known of them. Audio is not counted."""
+def _beside_the_text(config: Config, text: Fields, hidden: int) -> int:
+    """Parameters of an image encoder by its sizes. Audio is not counted."""
     vision = config.get("vision_config")
     if not isinstance(vision, dict) or not vision:
-        return 0, []
-    fields = Fields(vision, f"{name}'s vision_config")
+        return 0
+    fields = Fields(vision, f"{text.name}'s vision_config")
     width, depth = fields.maybe("hidden_size"), fields.maybe("depth", "num_hidden_layers")
     inner = fields.maybe("intermediate_size")
     if width is None or depth is None or inner is None:
-        return 0, ["it has an image encoder whose size its config does not tell: not counted"]
+        text.note("it has an image encoder whose size its config does not say: not counted")
+        return 0
     block = 4 * width * width + 2 * width * inner + inner + 9 * width
 
     # patches and their positions -> the encoder
@@ -451,4 +446,4 @@ def _beside_the_text(config: Config, name: str, hidden: int) -> tuple[int, list[
         merged = merge * merge * width
         out = fields.maybe("out_hidden_size") or hidden
         out_of = 2 * width + merged * (merged + 1) + (merged + 1) * out
-    return depth * block + into + out_of, []
+    return depth * block + into + out_of

@@ -1,19 +1,17 @@
-"""Reads what is known of a model: a config.json, a directory of weights, or a name of the catalog. Its only I/O: small reads.
+"""Reads what is known of a model from a config.json or a directory of weights. Its only I/O: small reads.
 
 Of weights it reads the headers alone. What a file claims is bounded before it is believed: a header may say it is terabytes long.
 """
 
-import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.plan.model_config import Shape, shape_of
-from toolkit.plan.weights import as_stored
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -24,10 +22,6 @@ LONGEST_CONFIG = 4 * 2**20
 LONGEST_HEADER = 32 * 2**20
 """The format's own bound is 100 MB; 93,000 tensors (256 experts in 61 layers, with scales) of 130 bytes each are 12 MB."""
 MOST_FILES = 4096
-STORED = ("fp8", "awq", "gptq-int4")
-"""Quantizations that stand at the end of a checkpoint's name."""
-NEAREST = 4
-"""Names that a hint offers."""
 NO_CONFIG = "Name a model's config.json, or its directory; if this is the one, fetch it again"
 DRAFTS = ("mtp.", "model.mtp.")
 """Names of the tensors for multi-token prediction (Qwen), which vLLM loads for speculation only. DeepSeek's are layers behind
@@ -44,74 +38,28 @@ class KnownModel:
     notes: tuple[str, ...] = ()
 
 
-def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> KnownModel:
-    """Read the path, else the catalog's model of this name. Raises ToolkitError."""
-    path = Path(word)
-    try:
-        is_path = path.exists() or word.endswith(".json")
-    except (OSError, ValueError):
-        is_path = False
-    if is_path and path.is_dir():
-        return _from_directory(path)
-    if is_path:
+def read_model(path: Path) -> KnownModel:
+    """Read a config.json, or a directory that holds one and perhaps the weights. Raises ToolkitError."""
+    if not path.is_dir():
         return KnownModel(shape=shape_of(_json(path), _name(path.parent, path.stem)))
-    name = catalog_name(word, known)
-    if name is None:
-        spelled = {_plain(one): model for model in known for one in _names(model, known[model])}
-        near = difflib.get_close_matches(_plain(word), spelled, n=2 * NEAREST, cutoff=0.5)
-        names = list(dict.fromkeys(spelled[one] for one in near))[:NEAREST]
-        told = f"Nearest: {', '.join(names)}" if names else f"Known: {', '.join(known)}"
-        raise ToolkitError(
-            f"no model is called `{word}`, and no file either",
-            f"{told}; or name a config.json, or a folder with one",
-        )
-    entry = known[name]
-    shape = shape_of(entry["config"], name)
-    stored = next((each for each in STORED if word.lower().endswith(f"-{each}")), None)
-    # the catalog has one config for `Qwen3-8B` and for `Qwen3-8B-AWQ`: who names the second means its weights
-    if stored is not None and shape.quantization is None:
-        shape = replace(shape, quantization=as_stored(shape, stored))
-    notes = (entry["note"],) if "note" in entry else ()
-    return KnownModel(shape=shape, on_disk=entry.get("weight_bytes"), notes=notes)
-
-
-def catalog_name(word: str, known: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The catalog's name for this one: case, the owner before the slash and what the catalog calls aliases are all one."""
-    wanted = _plain(word)
-    for name, entry in known.items():
-        if wanted in {_plain(one) for one in _names(name, entry)}:
-            return name
-    return None
-
-
-def _names(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return name, *entry.get("aliases", ())
-
-
-def _plain(word: str) -> str:
-    return word.rpartition("/")[2].casefold()
-
-
-def _from_directory(folder: Path) -> KnownModel:
-    config = dict(_json(folder / CONFIG))
+    config = dict(_json(path / CONFIG))
     if "quantization_config" not in config:
-        beside = next((folder / one for one in QUANTIZED if (folder / one).is_file()), None)
+        beside = next((path / one for one in QUANTIZED if (path / one).is_file()), None)
         if beside is not None:
-            read = _json(beside)
-            method = QUANTIZED[beside.name]
+            read, method = _json(beside), QUANTIZED[beside.name]
             config["quantization_config"] = {
                 "quant_method": method,
                 **read.get("quantization", read),
             }
-    shape = shape_of(config, _name(folder, "model"))
-    files, notes = _weight_files(folder)
+    shape = shape_of(config, _name(path, "model"))
+    files, notes = _weight_files(path)
     if not files:
         notes.append("no safetensors in the directory: weights are counted from the config")
         return KnownModel(shape=shape, notes=tuple(notes))
     drafts: tuple[str, ...] = DRAFTS
     if config.get("num_nextn_predict_layers"):
         drafts = (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
-    tensors = (tensor for path in files for tensor in _tensors(path))
+    tensors = (tensor for file in files for tensor in _tensors(file))
     size = sum(size for name, size in tensors if not name.startswith(drafts))
     return KnownModel(shape=shape, on_disk=size, notes=tuple(notes))
 
@@ -154,8 +102,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
         )
     notes = []
     if more := len(found) - len(named):
-        told = "1 file of weights is" if more == 1 else f"{more:,} files of weights are"
-        notes.append(f"{told} not in the index: not loaded")
+        them = "1 file of weights is" if more == 1 else f"{more:,} files of weights are"
+        notes.append(f"{them} not in the index: not loaded")
     return [path for path in found if path.name in named], notes
 
 

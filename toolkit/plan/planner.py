@@ -13,11 +13,11 @@ from typing import Any
 from toolkit.errors import ToolkitError
 from toolkit.plan.advice import Advice, choose, tokens_words
 from toolkit.plan.capacity import NO_LOAD, held_by_bytes
-from toolkit.plan.engine import EngineSettings, PlanQuestion
-from toolkit.plan.kv_cache import bytes_per_token, layer_bytes, reported_tokens, state_bytes
-from toolkit.plan.memory import Room
+from toolkit.plan.engine import PlanQuestion
+from toolkit.plan.kv_cache import bytes_per_request, bytes_per_token
+from toolkit.plan.memory import Memory
 from toolkit.plan.model_config import KvHeads, Latent, Recurrent, Shape
-from toolkit.plan.weights import as_stored, parameters, weights_bytes, weights_of_gpu
+from toolkit.plan.weights import as_stored, parameters, weights_bytes
 from toolkit.units import GIB, digits
 
 COMMON = ("bf16", "fp8", "awq", "gptq-int4")
@@ -29,7 +29,7 @@ WORTH = 1.1
 
 ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
-"""Times the mean from which on the longest request is told apart."""
+"""Times the mean from which on the longest request is named apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Plan:
     seconds_per_request: float | None = None
     """As measured, by whomever."""
     max_model_len: int | None = None
-    """All of it is reckoned with this limit, these sequences and this share of memory: as told, or as recommended."""
+    """All of it is reckoned with this limit, these sequences and this share of memory: as set, or as recommended."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
@@ -94,110 +94,117 @@ class Plan:
 
 def plan(asked: PlanQuestion, quantization: str | None = None) -> Plan:
     """Say what fits. Raises ToolkitError when `tp` or `pp` cannot divide the model, or a name is not known."""
-    shape, gpu, settings = asked.shape, asked.gpu, asked.settings
-    gpus, seconds = settings.gpus, asked.seconds_per_request
+    shape, gpu, seconds = asked.shape, asked.gpu, asked.seconds_per_request
+    tp, pp = asked.settings.tp, asked.settings.pp
+    gpus = asked.settings.gpus
     if gpu.is_slice and gpus > 1:
         raise ToolkitError(
             f"{gpus} slices of the kind `{gpu.name}` cannot serve one model: a process sees one of them",
             "Take a larger slice, or the whole GPU",
         )
     stored = as_stored(shape, quantization).name
-    weights = weights_of_gpu(
-        shape, quantization, tp=settings.tp, pp=settings.pp, on_disk=asked.on_disk
-    )
-    flags, left = choose(asked, weights)
-    max_model_len = int(flags["max-model-len"].value)
-    max_num_seqs = int(flags["max-num-seqs"].value)
+    of_gpu = weights_bytes(shape, quantization, tp=tp, pp=pp, on_disk=asked.on_disk)
+    advice, settings, memory = choose(asked, of_gpu)
+    cache, limit, seqs = memory.cache, settings.max_model_len or 0, settings.max_num_seqs or 0
     # for want of better as long as a request may get
-    tokens = asked.load.request_tokens or float(max_model_len)
-    at_once = left.at_once(tokens)
+    tokens = asked.load.request_tokens or float(limit)
+    at_once = memory.at_once(tokens)
 
-    advised: list[Advice] = []
-    if left.fits:  # nobody should start what does not fit
-        told = []
-        if settings.tp > 1:
-            why = f"each layer is shared by {settings.tp} GPUs"
-            told.append(("tensor-parallel-size", str(settings.tp), why))
-        if settings.pp > 1:
-            why = f"the layers are dealt to {settings.pp} stages, one after the other"
-            told.append(("pipeline-parallel-size", str(settings.pp), why))
-        if settings.kv_cache_dtype != "auto":
-            why = "as told: smaller tokens in the KV cache; compare answers before and after"
-            told.append(("kv-cache-dtype", settings.kv_cache_dtype, why))
-        if settings.block_size is not None:
-            told.append(("block-size", str(settings.block_size), "as told"))
+    others = (
+        (tp > 1, "tensor-parallel-size", tp, f"each layer is shared by {tp} GPUs"),
+        (
+            pp > 1,
+            "pipeline-parallel-size",
+            pp,
+            f"the layers are dealt to {pp} stages, one after the other",
+        ),
+        (
+            settings.kv_cache_dtype != "auto",
+            "kv-cache-dtype",
+            settings.kv_cache_dtype,
+            "as set: smaller tokens in the KV cache; compare answers before and after",
+        ),
+        (settings.block_size is not None, "block-size", settings.block_size, "as set"),
         # vLLM makes it itself while it loads 16-bit weights; all others are other checkpoints
-        if stored == "fp8" and as_stored(shape, None).name in ("bf16", "fp16"):
-            told.append(
-                ("quantization", "fp8", "made while loading: no other checkpoint is needed")
-            )
-        others = [Advice(flag=flag, value=value, why=why) for flag, value, why in told]
-        advised = [*flags.values(), *others]
-    spent, cache = left.budget, left.cache
+        (
+            stored == FP8 and as_stored(shape, None).name in ("bf16", "fp16"),
+            "quantization",
+            FP8,
+            "made while loading: no other checkpoint is needed",
+        ),
+    )
+    advice += [
+        Advice(flag=flag, value=str(value), why=why)
+        for is_set, flag, value, why in others
+        if is_set
+    ]
+    if not memory.fits:  # nobody should start what does not fit
+        advice = []
     found = Plan(
         model=shape.name,
         gpu=gpu.name,
         gpus=gpus,
         quantization=stored,
         kv_cache_dtype=settings.kv_cache_dtype,
-        fits=left.fits,
+        fits=memory.fits,
         parameters=parameters(shape).total,
         weights_gib=weights_bytes(shape, quantization, on_disk=asked.on_disk) / GIB,
-        kv_bytes_per_token=float(per_token(shape, settings)),
-        state_bytes_per_request=float(per_request(shape, settings)),
+        kv_bytes_per_token=float(bytes_per_token(shape, settings)),
+        state_bytes_per_request=float(bytes_per_request(shape, settings)),
         block_size=cache.block_size,
         bytes_per_block=cache.bytes_per_block * gpus,
-        num_gpu_blocks=left.blocks,
-        kv_budget_gib=max(0, spent.kv) * gpus / GIB,
-        kv_cache_tokens=reported_tokens(cache, left.blocks, settings.version) if left.fits else 0,
+        num_gpu_blocks=memory.blocks,
+        kv_budget_gib=max(0, memory.kv) * gpus / GIB,
+        kv_cache_tokens=cache.reported_tokens(memory.blocks, settings.version)
+        if memory.fits
+        else 0,
         request_tokens=tokens,
-        blocks_per_request=left.each(tokens),
-        blocks_to_begin=left.to_begin(tokens),
+        blocks_per_request=cache.blocks_for(math.ceil(tokens)),
+        blocks_to_begin=cache.blocks_to_begin(math.ceil(tokens)),
         max_concurrency=at_once,
         # Little's law: 52 at once of 5 s each are 10.4 a second
-        requests_per_s=min(at_once, max_num_seqs) / seconds if left.fits and seconds else None,
+        requests_per_s=min(at_once, seqs) / seconds if memory.fits and seconds else None,
         seconds_per_request=seconds,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=int(flags["max-num-batched-tokens"].value),
-        gpu_memory_utilization=float(flags["gpu-memory-utilization"].value),
+        max_model_len=limit,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
         memory_gib=gpu.memory_bytes * gpus / GIB,
-        context_gib=spent.context * gpus / GIB,
-        activation_gib=spent.activations * gpus / GIB,
-        graph_gib=spent.graphs * gpus / GIB,
-        advice=tuple(advised),
-        flags={one.flag: one.value for one in advised},
+        context_gib=memory.context * gpus / GIB,
+        activation_gib=memory.activations * gpus / GIB,
+        graph_gib=memory.graphs * gpus / GIB,
+        advice=tuple(advice),
+        flags={one.flag: one.value for one in advice},
     )
     # what matters most first
     chapters = (_of_the_start, _of_memory, _of_the_weights, _of_time)
-    notes = [note for each in chapters for note in each(found, asked, left)]
+    notes = [note for each in chapters for note in each(found, asked, memory)]
     return replace(found, notes=tuple(dict.fromkeys(notes)))
 
 
 # --- What a reader must know beside the figures: what is an estimate, what is a floor, what does not fit ----------------
 
 
-def _of_the_start(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
-    """What does not fit, what was not told, and what vLLM, or the limit, would refuse."""
+def _of_the_start(found: Plan, asked: PlanQuestion, left: Memory) -> Iterator[str]:
+    """What does not fit, what was not given, and what vLLM, or the limit, would refuse."""
     shape, load, settings = asked.shape, asked.load, asked.settings
-    spent = left.budget
-    if not found.fits and spent.kv <= 0:
+    if not found.fits and left.kv <= 0:
         yield (
-            f"does not fit: {spent.weights / GIB:.1f} GiB of weights and about"
-            f" {(spent.requested - spent.weights - spent.kv) / GIB:.1f} GiB beside them are more than the"
-            f" {spent.requested / GIB:.1f} GiB that vLLM may use of one GPU"
+            f"does not fit: {left.weights / GIB:.1f} GiB of weights and about"
+            f" {(left.requested - left.weights - left.kv) / GIB:.1f} GiB beside them are more than the"
+            f" {left.requested / GIB:.1f} GiB that vLLM may use of one GPU"
         )
     elif not found.fits:
         yield (
             f"does not start: one request of max-model-len, {found.max_model_len:,} tokens, does not fit into"
-            f" {spent.kv / GIB:.1f} GiB of KV cache"
+            f" {left.kv / GIB:.1f} GiB of KV cache"
         )
     if load.request_tokens is None:
         yield (
-            "how long requests are was not told, so all are counted as long as max-model-len: real ones are shorter, and more of them"
+            "request lengths were not given, so all are counted as long as max-model-len: real ones are shorter, and more of them"
             " fit"
         )
-    yield from (*load.notes, *shape.notes, *spent.notes)
+    yield from (*load.notes, *shape.notes, *left.notes)
     limit, most = found.max_model_len or 0, shape.max_positions
     if most is not None and limit > most:
         yield f"max-model-len {limit:,} is more than the {most:,} that the model was made for: vLLM refuses to start"
@@ -219,7 +226,7 @@ def _of_the_start(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]
         )
 
 
-def _of_memory(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
+def _of_memory(found: Plan, asked: PlanQuestion, left: Memory) -> Iterator[str]:
     """What takes memory, and how it is counted."""
     shape, settings = asked.shape, asked.settings
     kinds = [layer.attention for layer in shape.layers]
@@ -228,7 +235,7 @@ def _of_memory(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
     if shape.other:
         size = shape.other * shape.element_bytes / GIB
         yield (
-            f"{size:.1f} GiB of the weights are its image encoder, as its config tells of it; what an image takes while it is read is not"
+            f"{size:.1f} GiB of the weights are its image encoder, as its config describes it; what an image takes while it is read is not"
             " counted, nor is a cache of images"
         )
     if states:
@@ -269,7 +276,7 @@ def _of_memory(found: Plan, asked: PlanQuestion, left: Room) -> Iterator[str]:
         yield f"{min(few)} KV heads on {settings.tp} GPUs: some hold copies, so a token takes more bytes over all"
 
 
-def _of_the_weights(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
+def _of_the_weights(found: Plan, asked: PlanQuestion, _: Memory) -> Iterator[str]:
     """What they leave out, and which engine and checkpoint are meant."""
     shape, gpu, settings = asked.shape, asked.gpu, asked.settings
     if settings.spec_tokens:
@@ -289,7 +296,7 @@ def _of_the_weights(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
         yield f"{found.quantization} is another checkpoint of this model: its files decide what stays in 16 bit, and so its size"
 
 
-def _of_time(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
+def _of_time(found: Plan, asked: PlanQuestion, _: Memory) -> Iterator[str]:
     """What memory's speed alone allows, as each step reads the weights, whoever waits for it; and how far figures hold."""
     shape, gpu, settings, load = asked.shape, asked.gpu, asked.settings, asked.load
     if not found.fits:
@@ -338,33 +345,6 @@ def _of_time(found: Plan, asked: PlanQuestion, _: Room) -> Iterator[str]:
         idle = 1 - found.max_num_seqs / found.max_concurrency
         if idle >= 0.1:
             yield f"max-num-seqs {found.max_num_seqs:,} leaves {math.floor(idle * 100)} % of the KV cache to the prefix cache"
-
-
-# --- Bytes over all GPUs --------------------------------------------------------------------------------------
-
-
-def per_token(shape: Shape, settings: EngineSettings) -> int:
-    """Bytes that a token adds over all GPUs, in layers that keep every token."""
-    return bytes_per_token(shape, settings.kv_cache_dtype, settings.tp) * settings.tp
-
-
-def per_request(shape: Shape, settings: EngineSettings, tokens: float | None = None) -> int:
-    """Bytes over all GPUs that a request takes beside that: one state a layer, and windows of so many tokens, None: full ones."""
-    states = state_bytes(shape, settings.tp, spec_tokens=settings.spec_tokens)
-    windows = sum(
-        round(
-            layer_bytes(one, shape.element_bytes, settings.kv_cache_dtype, settings.tp)
-            * (one.window if tokens is None else min(one.window, tokens))
-        )
-        for one in (layer.attention for layer in shape.layers)
-        if isinstance(one, KvHeads) and one.window is not None
-    )
-    return (states + windows) * settings.tp
-
-
-def kv_bytes(shape: Shape, settings: EngineSettings, tokens: float) -> float:
-    """Bytes over all GPUs of one request of so many tokens, before blocks round them up."""
-    return per_token(shape, settings) * tokens + per_request(shape, settings, tokens)
 
 
 # --- Side by side -----------------------------------------------------------------------------------------------

@@ -47,23 +47,21 @@ class Parameters:
 
 def parameters(shape: Shape) -> Parameters:
     """Count them."""
-    counted = [layer_parameters(layer, shape.hidden) for layer in shape.layers]
+    layers = [layer_parameters(layer, shape.hidden) for layer in shape.layers]
+    names = ("attention", "copied", "mlp", "experts", "idle", "rest")
+    sums = {name: sum(getattr(one, name) for one in layers) for name in names}
+    sums["rest"] += shape.hidden
     matrix, drafts = shape.vocab * shape.hidden, 0
-    if counted:
+    if layers:
         # each a layer like the last, and a matrix that joins a token's embedding with what the model made of it
         joined = 2 * shape.hidden * shape.hidden + 3 * shape.hidden
-        drafts = shape.drafts * (counted[-1].total + joined)
+        drafts = shape.drafts * (layers[-1].total + joined)
     return Parameters(
         embedding=matrix,
         head=0 if shape.tied else matrix,
-        attention=sum(one.attention for one in counted),
-        copied=sum(one.copied for one in counted),
-        mlp=sum(one.mlp for one in counted),
-        experts=sum(one.experts for one in counted),
-        idle=sum(one.idle for one in counted),
-        rest=sum(one.rest for one in counted) + shape.hidden,
         other=shape.other,
         drafts=drafts,
+        **sums,
     )
 
 
@@ -104,19 +102,7 @@ def layer_parameters(layer: Layer, hidden: int) -> Parameters:
     )
 
 
-def weights_bytes(shape: Shape, named: str | None = None, *, on_disk: int | None = None) -> int:
-    """Bytes over all GPUs. `on_disk`, what the files hold, goes before any count where they are in that quantization."""
-    if on_disk is not None and is_as_on_disk(shape, named):
-        return on_disk
-    stored, counted = as_stored(shape, named), parameters(shape)
-    quantized = counted.attention + counted.mlp + counted.experts
-    if stored.attention_kept:
-        quantized = counted.experts or counted.mlp
-    kept = counted.total - quantized
-    return round(quantized * stored.weight_bytes + kept * _kept_bytes(shape, stored))
-
-
-def weights_of_gpu(
+def weights_bytes(
     shape: Shape,
     named: str | None = None,
     *,
@@ -124,41 +110,39 @@ def weights_of_gpu(
     pp: int = 1,
     on_disk: int | None = None,
 ) -> int:
-    """Bytes on the fullest GPU of tp x pp.
+    """Bytes on the fullest GPU of tp x pp: of one GPU all of them.
 
-    Tensor parallelism divides projections, embeddings and experts; norms and routers are copied, and so are KV heads once there
-    are more GPUs than those. Pipeline parallelism cuts between layers; the first GPU has the embedding, the last the output.
+    `on_disk`, what the files hold, goes before any count where they are in that quantization. Tensor parallelism divides
+    projections, embeddings and experts; norms and routers are copied, and so are KV heads once there are more GPUs than
+    those. Pipeline parallelism cuts between layers; the first GPU has the embedding, the last the output.
     """
+    if on_disk is not None and is_as_on_disk(shape, named):
+        part = weights_bytes(shape, named, tp=tp, pp=pp) / weights_bytes(shape, named)
+        return round(on_disk * part)
+
     stored, counted = as_stored(shape, named), parameters(shape)
-    kept = _kept_bytes(shape, stored)
-    # of one weight of attention
-    projection = kept if stored.attention_kept else stored.weight_bytes
-    fullest = 0.0
-    for rank, numbers in enumerate(stages(len(shape.layers), pp)):
+    # of one weight: in 16 bit, or the model's own 32; in the quantization; and of attention, which may stay in 16 bit
+    quantized = stored.weight_bytes
+    kept = quantized if stored.bits > 8 else max(2, shape.element_bytes)
+    projection = kept if stored.attention_kept else quantized
+    of_stages = []
+    for numbers in stages(len(shape.layers), pp):
         total = 0.0
         for layer in (shape.layers[index] for index in numbers):
-            one = layer_parameters(layer, shape.hidden)
-            of_mlp = kept if stored.attention_kept and one.experts else stored.weight_bytes
-            part = (
-                (one.experts * stored.weight_bytes + one.mlp * of_mlp) / tp
-                + ((one.attention - one.copied) / tp + one.copied) * projection
-                + one.rest * kept
-            )
-            heads, copied = layer.attention, 0.0
+            one, heads = layer_parameters(layer, shape.hidden), layer.attention
+            of_mlp = kept if stored.attention_kept and one.experts else quantized
+            total += (one.experts * quantized + one.mlp * of_mlp) / tp + one.rest * kept
             if isinstance(heads, KvHeads) and tp > heads.kv_heads:
-                # what a GPU has beyond its part, where there are more GPUs than KV heads
+                # what a GPU has beyond its part
                 width = heads.head_dim + heads.value_dim
-                copied = shape.hidden * width * (1 - heads.kv_heads / tp)
-            total += part + copied * projection
-        if rank == 0:
-            total += kept * (counted.embedding / tp + counted.other)
-        if rank == pp - 1:
-            head = counted.head or (counted.embedding if pp > 1 else 0)
-            total += kept * (head / tp + shape.hidden)
-        fullest = max(fullest, total)
-    if on_disk is not None and is_as_on_disk(shape, named):
-        fullest *= on_disk / weights_bytes(shape, named)
-    return round(fullest)
+                total += shape.hidden * width * (1 - heads.kv_heads / tp) * projection
+            total += ((one.attention - one.copied) / tp + one.copied) * projection
+        of_stages.append(total)
+    of_stages[0] += kept * (counted.embedding / tp + counted.other)
+    # an output that reuses the embedding's matrix is a copy of it on another GPU
+    head = counted.head or (counted.embedding if pp > 1 else 0)
+    of_stages[-1] += kept * (head / tp + shape.hidden)
+    return round(max(of_stages))
 
 
 def as_stored(shape: Shape, named: str | None) -> Quantization:
@@ -185,11 +169,6 @@ def is_as_on_disk(shape: Shape, named: str | None) -> bool:
         or quantization(named).name == as_stored(shape, None).name
         or ({quantization(named).bits, as_stored(shape, None).bits} == {16})
     )
-
-
-def _kept_bytes(shape: Shape, stored: Quantization) -> float:
-    """Of one weight that is not quantized: 16 bit, or the model's own 32."""
-    return stored.weight_bytes if stored.bits > 8 else max(2, shape.element_bytes)
 
 
 def stages(layers: int, pp: int) -> tuple[range, ...]:

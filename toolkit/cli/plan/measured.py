@@ -1,10 +1,10 @@
-"""What others tell a plan: a running server (`--host`), stored runs (`--run`), a workload's report (`--workload`)."""
+"""Where a plan's figures come from: a running server (`--host`), stored runs (`--run`), a workload's report (`--workload`)."""
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.inputs import allow_open_files, open_input, tls_for
 from toolkit.cli.named_run import measured_hosts, newest_runs
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from toolkit.records import Run, Sighting
     from toolkit.store import Store
 
-Value = TypeVar("Value")
 VERBS = ("capture", "bench", "blast")
 POINTS = 200
 """Quantiles that a mean is taken over: a sketch is exact to 1 %, and this is finer."""
@@ -65,12 +64,12 @@ def remembered(name: str, database: Path, runs: Iterable[str]) -> "Sighting | No
 
     with Store.open_readonly(database) as store:
         urls = {one.url for one in store.sightings(name)}
-        told = [last for url in urls if (last := store.last_telling(name, url))]
+        seen = [last for url in urls if (last := store.last_telling(name, url))]
         found = [run for each in runs if (run := store.run(each)) is not None]
         is_measured = any(name in measured_hosts(store, run) for run in found)
         known = ", ".join(store.known_names()) or "none yet"
-    if told:
-        return max(told, key=lambda one: one.at)
+    if seen:
+        return max(seen, key=lambda one: one.at)
     if is_measured:
         return None
     raise ToolkitError(
@@ -100,9 +99,9 @@ def workload_report(word: str) -> Mapping[str, Any]:
 # --- stored runs --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class MeasuredRuns:
-    """What runs tell; later ones fill what earlier ones left open."""
+    """What runs show; later ones fill what earlier ones left open."""
 
     seconds: float | None = None
     """Mean E2E of the ok requests."""
@@ -110,15 +109,21 @@ class MeasuredRuns:
     output_tokens: float | None = None
     report: dict[str, Any] | None = None
     """A capture's, as `toolkit workload --json` prints it."""
-    told: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    sources: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def fill(self, **values: Any) -> None:
+        """Take what is not known yet."""
+        for name, value in values.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
 
 
 def measured(ids: Iterable[str], database: Path, host: str | None) -> MeasuredRuns:
     """Read runs; `host`: whose times count where a run measured several. Raises ToolkitError."""
     from toolkit.store import Store
 
-    found = []
+    found = MeasuredRuns()
     with waiting_for("Reading"), Store.open_readonly(database) as store:
         for run_id in ids:
             run = store.run(run_id)
@@ -132,81 +137,67 @@ def measured(ids: Iterable[str], database: Path, host: str | None) -> MeasuredRu
             if run.verb == "capture":
                 from toolkit.workload import columns, summarise
 
-                report = asdict(summarise(columns(store.seen(run.id))))
-                found.append(MeasuredRuns(report=report, told=(f"capture `{run.id}`",)))
+                found.fill(report=asdict(summarise(columns(store.seen(run.id)))))
+                found.sources.append(f"capture `{run.id}`")
             elif run.verb == "bench":
-                found.append(_bench(store, run, host))
+                add_bench(found, store, run, host)
             else:
-                found.append(_blast(store, run, host))
-    return MeasuredRuns(
-        seconds=_first(one.seconds for one in found),
-        prompt_tokens=_first(one.prompt_tokens for one in found),
-        output_tokens=_first(one.output_tokens for one in found),
-        report=_first(one.report for one in found),
-        told=tuple(word for one in found for word in one.told),
-        notes=tuple(note for one in found for note in one.notes),
-    )
+                add_blast(found, store, run, host)
+    return found
 
 
-def _bench(store: "Store", run: "Run", host: str | None) -> MeasuredRuns:
+def add_bench(found: MeasuredRuns, store: "Store", run: "Run", host: str | None) -> None:
+    """The mean of the unique requests at its highest concurrency level, which is the nearest to a server that is full."""
     shots = [
         one
         for one in store.shots(run.id)
         if one.ok and one.kind != "warmup" and one.e2e_ms is not None
     ]
-    name = _only(sorted({one.name for one in shots}), run, host)
+    name = only_host(sorted({one.name for one in shots}), run, host)
     own = [one for one in shots if one.name == name]
     most = max((one.concurrency or 0 for one in own), default=0)
-    # a ladder's highest step is the nearest to a server that is full
     highest = [one for one in own if (one.concurrency or 0) == most]
     # what was sent before may come from a cache
     kept = [one for one in highest if one.kind == "unique"] or highest
-    at = ""
-    notes: tuple[str, ...] = ()
-    if most:
-        at = f", {most} at once"
-        notes = (
-            f"the time of a request was measured with {most} at once: with more at once each takes longer",
-        )
-    return MeasuredRuns(
-        seconds=_mean([(one.e2e_ms or 0.0) / 1000 for one in kept]),
-        prompt_tokens=_mean([one.prompt_tokens for one in kept if one.prompt_tokens is not None]),
-        output_tokens=_mean([one.output_tokens for one in kept if one.output_tokens is not None]),
-        told=(f"bench `{run.id}` of {name}{at}",),
-        notes=notes,
+    found.fill(
+        seconds=mean((one.e2e_ms or 0.0) / 1000 for one in kept),
+        prompt_tokens=mean(one.prompt_tokens for one in kept),
+        output_tokens=mean(one.output_tokens for one in kept),
     )
+    at = f", {most} at once" if most else ""
+    found.sources.append(f"bench `{run.id}` of {name}{at}")
+    if most:
+        found.notes.append(
+            f"the time of a request was measured with {most} at once: with more at once each takes longer"
+        )
 
 
-def _blast(store: "Store", run: "Run", host: str | None) -> MeasuredRuns:
+def add_blast(found: MeasuredRuns, store: "Store", run: "Run", host: str | None) -> None:
+    """The mean of all ranked requests of one host."""
     sums = {
         name: one
         for (name, _, kind), one in store.tally_sums(run.id).items()
         if kind == "ranked" and one.ok
     }
-    name = _only(sorted(sums), run, host)
+    name = only_host(sorted(sums), run, host)
     total = sums[name]
     parts = store.tallies(run.id, name=name, kind="ranked")
     sketch = Sketch.from_bytes(merged(one.e2e for one in parts if one.e2e))
-    seconds = None
     if sketch.count:
-        values = [sketch.quantile((place + 0.5) / POINTS) or 0.0 for place in range(POINTS)]
-        seconds = sum(values) / POINTS / 1000
-    hits = total.cache_hits + total.cache_inferred
-    notes: tuple[str, ...] = ()
-    if hits:
-        notes = (
-            f"{hits / total.ok:.0%} of that blast's answers came from a response cache: their times are not the engine's",
+        places = ((place + 0.5) / POINTS for place in range(POINTS))
+        found.fill(seconds=mean((sketch.quantile(place) or 0.0) / 1000 for place in places))
+    if total.prompt_tokens:
+        found.fill(prompt_tokens=total.prompt_tokens / total.ok)
+    if total.output_tokens:
+        found.fill(output_tokens=total.output_tokens / total.ok)
+    found.sources.append(f"blast `{run.id}` of {name}")
+    if hits := total.cache_hits + total.cache_inferred:
+        found.notes.append(
+            f"{hits / total.ok:.0%} of that blast's answers came from a response cache: their times are not the engine's"
         )
-    return MeasuredRuns(
-        seconds=seconds,
-        prompt_tokens=total.prompt_tokens / total.ok if total.prompt_tokens else None,
-        output_tokens=total.output_tokens / total.ok if total.output_tokens else None,
-        told=(f"blast `{run.id}` of {name}",),
-        notes=notes,
-    )
 
 
-def _only(names: list[str], run: "Run", host: str | None) -> str:
+def only_host(names: list[str], run: "Run", host: str | None) -> str:
     """The one host whose times count. Raises ToolkitError where it is not clear which."""
     if host in names:
         return host
@@ -220,9 +211,7 @@ def _only(names: list[str], run: "Run", host: str | None) -> str:
     )
 
 
-def _mean(values: "list[float] | list[int]") -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _first(values: Iterable[Value | None]) -> Value | None:
-    return next((value for value in values if value is not None), None)
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of the known ones; None: there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -2,22 +2,27 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 
+import click
 from rich.text import Text
 
 from toolkit.cli.output import print_json
 from toolkit.cli.plan.measured import MeasuredRuns
+from toolkit.errors import ToolkitError
 from toolkit.plan.advice import tokens_words
 from toolkit.plan.capacity import BUSY, SPARE, Chain, Cost, Headroom, busy_with
 from toolkit.plan.catalog import gpu_of, table
-from toolkit.plan.checkup import Checkup, Deviation
-from toolkit.plan.engine import GRAPHS_COUNT_FROM, PLAIN, PlanQuestion
+from toolkit.plan.checkup import Checkup, Deviation, checkup, checkup_of_model, sane
+from toolkit.plan.engine import GRAPHS_COUNT_FROM, PLAIN, EngineSettings, PlanQuestion
+from toolkit.plan.kv_cache import bytes_per_request, bytes_per_token
 from toolkit.plan.model_config import shape_of
-from toolkit.plan.planner import Plan, best, gains, per_request, per_token
-from toolkit.plan.weights import parameters
+from toolkit.plan.model_files import KnownModel
+from toolkit.plan.planner import Plan, best, gains
+from toolkit.plan.weights import as_stored, parameters, weights_bytes
+from toolkit.records import Sighting
 from toolkit.report.tables import Column, screen
-from toolkit.units import DASH, GIB, UNKNOWN, digits, share
+from toolkit.units import DASH, GIB, UNKNOWN, counted, digits, share
 
 WIDEST_LINE = 118
 """Longer lines of text are hard to read back from their end to the next one's beginning."""
@@ -46,7 +51,7 @@ GPUS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PlanAnswer:
     """One plan and what follows from it beside its flags. None: not asked for, or not known."""
 
@@ -94,10 +99,10 @@ def print_plans(
             for tokens in (load.prompt_tokens, load.output_tokens)
         )
         lengths += f" ({prompt} of prompt, {output} of answer)"
-    sources = dict.fromkeys(filter(None, (load.told, *runs.told)))
-    told = f"; {', '.join(sources)}" if sources else ""
+    sources = dict.fromkeys(filter(None, (load.source, *runs.sources)))
+    source = f"; {', '.join(sources)}" if sources else ""
     say(
-        f"{chosen.model} on {count}{chosen.gpu} with {chosen.memory_gib or 0:.1f} GiB, vLLM {version}; requests of {lengths}{told}"
+        f"{chosen.model} on {count}{chosen.gpu} with {chosen.memory_gib or 0:.1f} GiB, vLLM {version}; requests of {lengths}{source}"
     )
     console.print()
 
@@ -161,8 +166,8 @@ def _memory_lines(one: Plan, *, graphs_counted: bool) -> Iterator[str]:
     parts = (
         (one.weights_gib, "weights"),
         (one.context_gib or 0.0, "CUDA"),
-        # a context of nothing: one figure was told for all three
-        (one.activation_gib or 0.0, "activations" if one.context_gib else "beside, as told"),
+        # a context of nothing: one figure was given for all three
+        (one.activation_gib or 0.0, "activations" if one.context_gib else "beside, as set"),
         (one.graph_gib or 0.0 if graphs_counted else 0.0, "graphs"),
         (one.kv_budget_gib, "KV cache"),
     )
@@ -247,7 +252,7 @@ def _cost_lines(found: Cost) -> Iterator[str]:
 
 
 def _money(value: float) -> str:
-    """In the currency of the prices told: `0.097`, `2.00`."""
+    """In the currency of the prices given: `0.097`, `2.00`."""
     return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
@@ -258,14 +263,102 @@ def _host_lines(answers: Sequence[PlanAnswer], name: str) -> Iterator[str]:
         return
     yield f"{name}: {first.text}"
     yield from first.notes
-    told = [(one.plan.quantization, one.deviation) for one in answers if one.deviation]
-    for quantization, found in told:
+    deviations = [(one.plan.quantization, one.deviation) for one in answers if one.deviation]
+    for quantization, found in deviations:
         yield f"{quantization}: {found.text}"
-    if len(told) > 1:
+    if len(deviations) > 1:
         # those whose estimate is no further off than the best one's; quantizations of one size are alike
-        least = min(abs(found.share) for _, found in told)
-        nearest = (name for name, found in told if abs(found.share) == least)
+        least = min(abs(found.share) for _, found in deviations)
+        nearest = (name for name, found in deviations if abs(found.share) == least)
         yield f"Nearest: {' and '.join(nearest)}"
+
+
+def print_row(**known: object) -> None:
+    """One JSON object with the keys of a plan and of what stands beside one; what only a GPU and a model say is null."""
+    beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
+    row: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
+    print_json(row | {"flags": {}, "advice": []} | known)
+
+
+def print_kv_cache(
+    known: KnownModel, settings: EngineSettings, tokens: float, batch: int, *, as_json: bool
+) -> None:
+    """The KV cache of so many requests of one length, without a GPU."""
+    shape = known.shape
+    each, fixed = bytes_per_token(shape, settings), bytes_per_request(shape, settings)
+    kv_gib = (each * tokens + bytes_per_request(shape, settings, tokens)) * batch / GIB
+    if as_json:
+        print_row(
+            model=shape.name,
+            gpus=settings.gpus,
+            quantization=as_stored(shape, None).name,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            weights_gib=weights_bytes(shape, on_disk=known.on_disk) / GIB,
+            kv_bytes_per_token=each,
+            state_bytes_per_request=fixed,
+            tokens=tokens,
+            batch=batch,
+            kv_gib=kv_gib,
+            notes=[*known.notes, *shape.notes],
+        )
+        return
+    size = f"{kv_gib:,.2f} GiB" if kv_gib >= 0.1 else f"{kv_gib * 1024:,.2f} MiB"
+    length = "1 token" if tokens == 1 else tokens_words(tokens)
+    click.echo(f"{shape.name}: {size} for {counted(batch, 'request')} of {length}")
+    click.echo(f"{each:,} bytes a token" + (" over all GPUs" if settings.gpus > 1 else ""))
+    if fixed:
+        click.echo(f"{fixed:,} bytes a request whatever its length: states, and windows once full")
+    click.echo("before blocks round each request up: `--gpu` reckons with blocks")
+
+
+def print_blocks(
+    seen: Sighting,
+    known: KnownModel | None,
+    settings: EngineSettings,
+    request_tokens: float | None,
+    gpu: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """What a server's own blocks mean for requests, without a GPU or a known model. Raises ToolkitError where not even that is known."""
+    tokens = request_tokens or sane(seen.max_model_len)
+    if tokens is None:
+        raise ToolkitError(
+            f"how long requests are is not known, and `{seen.name}` does not report its max_model_len",
+            "Give it: `--tokens 550`, or `--workload workload.json`",
+        )
+    if known is None:
+        found = checkup(seen, float(tokens))
+    else:
+        found = checkup_of_model(seen, known.shape, settings, float(tokens))
+    notes = list(found.notes)
+    if request_tokens is None:
+        notes.append(
+            "request lengths were not given, so all are counted as long as its max_model_len: real ones are shorter"
+        )
+    if known is None:
+        notes.append(
+            f"the catalog does not know its model, `{seen.model or 'not reported'}`: all layers are taken to keep every token. Name MODEL"
+            " to count its states"
+        )
+    if gpu is None:
+        notes.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
+    if not as_json:
+        click.echo(f"{seen.name}: {found.text}")
+        for note in notes:
+            click.echo(f"- {note}")
+        return
+    print_row(
+        model=seen.model,
+        request_tokens=float(tokens),
+        num_gpu_blocks=found.num_gpu_blocks,
+        block_size=found.block_size,
+        blocks_per_request=found.blocks_per_request,
+        max_concurrency=found.at_once,
+        notes=notes,
+        checkup=asdict(replace(found, notes=tuple(notes))),
+        host=seen.name,
+    )
 
 
 def print_catalog(*, as_json: bool) -> None:
@@ -274,7 +367,7 @@ def print_catalog(*, as_json: bool) -> None:
     for name, row in table("models").items():
         shape = shape_of(row["config"], name)
         counted = parameters(shape)
-        token, besides = per_token(shape, PLAIN), per_request(shape, PLAIN)
+        token, besides = bytes_per_token(shape, PLAIN), bytes_per_request(shape, PLAIN)
         models.append(
             {
                 "model": name,

@@ -1,8 +1,8 @@
 """`toolkit plan`: what fits into a GPU's memory, how many requests that is, and which flags follow."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -11,12 +11,7 @@ from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import DURATION, PRICE, SIZE, Written, database_option, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
-from toolkit.units import GIB, counted, seconds_of
-
-if TYPE_CHECKING:
-    from toolkit.plan.engine import EngineSettings
-    from toolkit.plan.model_files import KnownModel
-    from toolkit.records import Sighting
+from toolkit.units import seconds_of
 
 LARGEST = 1e9
 COUNT = click.IntRange(min=1)
@@ -49,7 +44,7 @@ DURATIONS = Written(
 @advanced(
     "-tp",
     "--tensor-parallel-size",
-    "tensor_parallel",
+    "tp",
     type=COUNT,
     default=1,
     show_default=True,
@@ -58,7 +53,7 @@ DURATIONS = Written(
 @advanced(
     "-pp",
     "--pipeline-parallel-size",
-    "pipeline_parallel",
+    "pp",
     type=COUNT,
     default=1,
     show_default=True,
@@ -151,6 +146,7 @@ DURATIONS = Written(
 )
 @advanced(
     "--overhead",
+    "overhead_bytes",
     type=SIZE,
     help="Of one GPU beside weights and KV cache, as measured.  [default: estimated]",
 )
@@ -162,10 +158,7 @@ def command(
     *,
     model: str | None,
     gpu: str | None,
-    tensor_parallel: int,
-    pipeline_parallel: int,
     quantization: tuple[str, ...],
-    kv_cache_dtype: str,
     vllm: str | None,
     tokens: float | None,
     prompt_tokens: float | None,
@@ -182,20 +175,13 @@ def command(
     host: str | None,
     kv_only: bool,
     batch: int | None,
-    max_model_len: int | None,
-    max_num_seqs: int | None,
-    max_num_batched_tokens: int | None,
-    gpu_memory_utilization: float | None,
-    block_size: int | None,
-    prefix_caching: bool,
-    spec_tokens: int,
     weights: int | None,
-    overhead: int | None,
     names: bool,
     as_json: bool,
     database: Path,
     insecure: bool,
     ca: str | None,
+    **engine: Any,
 ) -> None:
     """Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
     and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
@@ -222,6 +208,7 @@ def command(
     No GPU and no network are needed, and no model hub is ever asked. What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
     from what a server reports. Time and price are never guessed: tell them, or measure them first.
     """
+    # `engine`: what EngineSettings calls the same
     if names:
         from toolkit.cli.plan.table import print_catalog
 
@@ -247,42 +234,18 @@ def command(
         ),
         (
             workload is not None and (by_parts or tokens is not None),
-            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out",
+            "--workload has the lengths; leave --tokens, --prompt-tokens and --output-tokens out",
         ),
         (idle is not None and not calls, "--idle goes with --calls"),
     ):
         if is_wrong:
             raise click.UsageError(sentence)
-    for name, value in click.get_current_context().params.items():
+    context = click.get_current_context()
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
         # NaN passes click's own ranges
-        is_amount = isinstance(value, int | float) and name not in ("weights", "overhead")
-        if is_amount and not value <= LARGEST:
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} takes a number up to {LARGEST:,.0f}")
-
-    from toolkit.plan.catalog import gpu_of, model_of, served_model
-    from toolkit.plan.engine import NEWEST, EngineSettings, PlanQuestion, version_of
-
-    version = NEWEST if vllm is None else version_of(vllm)
-    if version is None:
-        raise ToolkitError(f"`{vllm}` is no version of vLLM", "Write, e.g., `--vllm 0.17.1`")
-    settings = EngineSettings(
-        tp=tensor_parallel,
-        pp=pipeline_parallel,
-        kv_cache_dtype=kv_cache_dtype,
-        version=version,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        gpu_memory_utilization=gpu_memory_utilization,
-        block_size=block_size,
-        prefix_caching=prefix_caching,
-        spec_tokens=spec_tokens,
-        overhead_bytes=overhead,
-    )
-    if kv_only:
-        print_kv_cache(model_of(model or ""), settings, tokens or 0.0, batch or 0, as_json=as_json)
-        return
+        if isinstance(value, int | float) and option.type is not SIZE and not value <= LARGEST:
+            raise click.UsageError(f"{option.opts[-1]} takes a number up to {LARGEST:,.0f}")
 
     from toolkit.cli.plan.measured import (
         MeasuredRuns,
@@ -291,42 +254,49 @@ def command(
         remembered,
         workload_report,
     )
+    from toolkit.cli.plan.table import PlanAnswer, print_blocks, print_kv_cache, print_plans
     from toolkit.hosts import looks_like_url
-    from toolkit.plan.capacity import (
-        Prices,
-        RequestLengths,
-        chain,
-        cost,
-        headroom,
-        of_workload,
-    )
+    from toolkit.plan.capacity import RequestLengths, chain, cost, headroom, of_workload
+    from toolkit.plan.catalog import gpu_of, model_of, served_model
+    from toolkit.plan.checkup import compared
+    from toolkit.plan.engine import NEWEST, EngineSettings, PlanQuestion, version_of
+    from toolkit.plan.planner import side_by_side
+    from toolkit.plan.weights import as_stored
 
-    # what a server, runs and a workload tell
+    version = NEWEST if vllm is None else version_of(vllm)
+    if version is None:
+        raise ToolkitError(f"`{vllm}` is no version of vLLM", "Write, e.g., `--vllm 0.17.1`")
+    settings = EngineSettings(version=version, **engine)
+    if kv_only:
+        print_kv_cache(model_of(model or ""), settings, tokens or 0.0, batch or 0, as_json=as_json)
+        return
+
+    # what a server, runs and a workload report
     seen = None
     if host is not None and looks_like_url(host):
         seen = probed(host, insecure=insecure, ca=ca)
     elif host is not None:
         seen = remembered(host, database, run if model is not None else ())
     runs = measured(run, database, host) if run else MeasuredRuns()
+    prompt, answer = prompt_tokens or runs.prompt_tokens, output_tokens or runs.output_tokens
+    load = RequestLengths()
     if tokens is not None:
         load = RequestLengths(request_tokens=tokens)
     elif workload is not None:
         load = of_workload(workload_report(workload))
     elif runs.report is not None and not by_parts:
         load = of_workload(runs.report)
-    else:
-        prompt, answer = prompt_tokens or runs.prompt_tokens, output_tokens or runs.output_tokens
-        load = RequestLengths()
-        if prompt is not None and answer is not None:
-            load = RequestLengths(
-                prompt_tokens=prompt, output_tokens=answer, request_tokens=prompt + answer
-            )
+    elif prompt is not None and answer is not None:
+        load = RequestLengths(
+            prompt_tokens=prompt, output_tokens=answer, request_tokens=prompt + answer
+        )
     if longest is not None:
         load = replace(load, longest=longest)
+    known = None
     if model is not None:
-        known: KnownModel | None = model_of(model)
-    else:
-        known = served_model(seen.model or "") if seen is not None else None
+        known = model_of(model)
+    elif seen is not None:
+        known = served_model(seen.model or "")
     if seen is not None and (known is None or gpu is None):
         # without a GPU or a known model: only what the server's own blocks mean
         print_blocks(seen, known, settings, load.request_tokens, gpu, as_json=as_json)
@@ -334,17 +304,10 @@ def command(
     if known is None or gpu is None:
         raise ToolkitError("no GPU is named", "Say which: `--gpu a100-80gb`, or `--gpu 80GiB`")
 
-    from toolkit.cli.plan.table import PlanAnswer, print_plans
-    from toolkit.plan.checkup import compared
-    from toolkit.plan.planner import side_by_side
-    from toolkit.plan.weights import as_stored
-
     shape = known.shape
     if weights is not None and len(quantization) == 1:
-        # the files are in that one, whatever the catalog's config tells
+        # the files are in that one, whatever the catalog's config says
         shape = replace(shape, quantization=as_stored(shape, quantization[0]))
-    api_input, api_output = api_price or (None, None)
-    prices = Prices(gpu_hour=gpu_hour, api_input=api_input, api_output=api_output)
     asked = PlanQuestion(
         shape=shape,
         gpu=gpu_of(gpu),
@@ -356,34 +319,29 @@ def command(
     )
     answers = []
     for plan in side_by_side(asked, quantization):
-        checkup, deviation = (None, None) if seen is None else compared(plan, asked, seen)
-        # as many at once as memory holds, and as the engine admits
-        at_once = min(plan.max_concurrency, plan.max_num_seqs or plan.max_concurrency)
-        rate = plan.requests_per_s if plan.fits else 0.0
-        costs = cost(
-            prices,
-            gpus=plan.gpus,
-            requests_per_s=plan.requests_per_s,
-            prompt_tokens=load.prompt_tokens,
-            output_tokens=load.output_tokens,
-            request_tokens=plan.request_tokens,
-        )
-        answers.append(
-            PlanAnswer(
-                plan=replace(
-                    plan,
-                    notes=(*plan.notes, *known.notes),
-                    cost_per_million_tokens=costs.per_million_tokens if costs else None,
-                ),
-                cost=costs,
-                chain=chain(calls, idle or 0.0, at_once) if calls and plan.fits else None,
-                headroom=None
-                if target_rps is None
-                else headroom(target_rps, asked.seconds_per_request, rate),
-                checkup=checkup,
-                deviation=deviation,
+        one = PlanAnswer(plan=replace(plan, notes=(*plan.notes, *known.notes)))
+        if gpu_hour is not None:
+            one.cost = cost(
+                gpu_hour,
+                api_price,
+                gpus=plan.gpus,
+                requests_per_s=plan.requests_per_s,
+                prompt_tokens=load.prompt_tokens,
+                output_tokens=load.output_tokens,
+                request_tokens=plan.request_tokens,
             )
-        )
+            per_million = one.cost.per_million_tokens
+            one.plan = replace(one.plan, cost_per_million_tokens=per_million)
+        if calls and plan.fits:
+            # as many at once as memory holds, and as the engine admits
+            at_once = min(plan.max_concurrency, plan.max_num_seqs or plan.max_concurrency)
+            one.chain = chain(calls, idle or 0.0, at_once)
+        if target_rps is not None:
+            rate = plan.requests_per_s if plan.fits else 0.0
+            one.headroom = headroom(target_rps, asked.seconds_per_request, rate)
+        if seen is not None:
+            one.checkup, one.deviation = compared(plan, asked, seen)
+        answers.append(one)
     seen_name = None if seen is None else seen.name
     if not as_json:
         print_plans(answers, asked, runs, seen_name)
@@ -393,102 +351,3 @@ def command(
         row = found.pop("plan")
         row["notes"] = [*row["notes"], *runs.notes]
         print_json(row | {"costs": found.pop("cost")} | found | {"host": seen_name})
-
-
-def print_kv_cache(
-    known: "KnownModel", settings: "EngineSettings", tokens: float, batch: int, *, as_json: bool
-) -> None:
-    """The KV cache of so many requests of one length, without a GPU."""
-    from toolkit.plan.advice import tokens_words
-    from toolkit.plan.planner import Plan, kv_bytes, per_request, per_token
-    from toolkit.plan.weights import as_stored, weights_bytes
-
-    shape = known.shape
-    each, fixed = per_token(shape, settings), per_request(shape, settings)
-    kv_gib = kv_bytes(shape, settings, tokens) * batch / GIB
-    if as_json:
-        # the keys of a plan and of what stands beside one; what only a GPU tells is null
-        beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
-        row: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
-        row |= {
-            "model": shape.name,
-            "gpus": settings.gpus,
-            "quantization": as_stored(shape, None).name,
-            "kv_cache_dtype": settings.kv_cache_dtype,
-            "weights_gib": weights_bytes(shape, None, on_disk=known.on_disk) / GIB,
-            "kv_bytes_per_token": each,
-            "state_bytes_per_request": fixed,
-            "tokens": tokens,
-            "batch": batch,
-            "kv_gib": kv_gib,
-            "flags": {},
-            "advice": [],
-            "notes": [*known.notes, *shape.notes],
-        }
-        print_json(row)
-        return
-    size = f"{kv_gib:,.2f} GiB" if kv_gib >= 0.1 else f"{kv_gib * 1024:,.2f} MiB"
-    length = "1 token" if tokens == 1 else tokens_words(tokens)
-    click.echo(f"{shape.name}: {size} for {counted(batch, 'request')} of {length}")
-    click.echo(f"{each:,} bytes a token" + (" over all GPUs" if settings.gpus > 1 else ""))
-    if fixed:
-        click.echo(f"{fixed:,} bytes a request whatever its length: states, and windows once full")
-    click.echo("before blocks round each request up: `--gpu` reckons with blocks")
-
-
-def print_blocks(
-    seen: "Sighting",
-    known: "KnownModel | None",
-    settings: "EngineSettings",
-    request_tokens: float | None,
-    gpu: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """What a server's own blocks mean for requests, without a GPU or a known model. Raises ToolkitError where not even that can be told."""
-    from toolkit.plan.checkup import checkup, checkup_of_model, sane
-    from toolkit.plan.planner import Plan
-
-    tokens = request_tokens or sane(seen.max_model_len)
-    if tokens is None:
-        raise ToolkitError(
-            f"how long requests are is not known, and `{seen.name}` does not tell its max_model_len",
-            "Tell it: `--tokens 550`, or `--workload workload.json`",
-        )
-    if known is None:
-        found = checkup(seen, float(tokens))
-    else:
-        found = checkup_of_model(seen, known.shape, settings, float(tokens))
-    notes = list(found.notes)
-    if request_tokens is None:
-        notes.append(
-            "how long requests are was not told, so all are counted as long as its max_model_len: real ones are shorter"
-        )
-    if known is None:
-        notes.append(
-            f"the catalog does not know its model, `{seen.model or 'not told'}`: all layers are taken to keep every token. Name MODEL"
-            " to count its states"
-        )
-    if gpu is None:
-        notes.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
-    if not as_json:
-        click.echo(f"{seen.name}: {found.text}")
-        for note in notes:
-            click.echo(f"- {note}")
-        return
-    # the keys of a plan; what only a GPU and a model tell is null
-    row: dict[str, object] = dict.fromkeys(field.name for field in fields(Plan))
-    row |= {
-        "model": seen.model,
-        "request_tokens": float(tokens),
-        "num_gpu_blocks": found.num_gpu_blocks,
-        "block_size": found.block_size,
-        "blocks_per_request": found.blocks_per_request,
-        "max_concurrency": found.at_once,
-        "flags": {},
-        "advice": [],
-        "notes": notes,
-        "checkup": asdict(replace(found, notes=tuple(notes))),
-        "host": seen.name,
-    }
-    print_json(row)
