@@ -9,10 +9,11 @@ and 42 % for bursts, where this makes 158 and 92 %; at 100 streams of a stamped 
 """
 
 import errno
+import http.client
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -103,10 +104,6 @@ class HostAddress:
         """A whole chat request."""
         return b"%b%d\r\n\r\n%b" % (self._chat, len(body), body)
 
-    def page(self, path: str) -> bytes:
-        """A whole request for a page."""
-        return self._head("GET", path) + b"\r\n"
-
     def addresses(self) -> list[tuple[int, Any]]:
         """Family and address of each, looked up once. Raises OSError.
 
@@ -121,20 +118,61 @@ class HostAddress:
             self._addresses = [(info[0], info[4]) for info in found]
         return self._addresses
 
+    def connect(self) -> Any:
+        """A socket that is connected to the first address that takes it. Raises _NoConnectionError."""
+        fault = OSError(errno.EHOSTUNREACH, "the name has no address")
+        try:
+            with gevent.Timeout(CONNECT_TIMEOUT_S, TimeoutError):
+                for family, address in self.addresses():
+                    sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)
+                    try:
+                        sock.connect(address)
+                        sock.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
+                        if self.tls is not None:
+                            sock = self.tls.wrap_socket(sock, server_hostname=self.name)
+                    except BaseException as error:
+                        sock.close()
+                        # our own time limit, which has no number, is for all addresses together
+                        if not isinstance(error, OSError) or error.errno is None:
+                            raise
+                        fault = error
+                    else:
+                        return sock
+                raise fault
+        except (OSError, ValueError) as error:
+            raise _NoConnectionError from error
+
+    def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
+        """Status and body of a small page, over a connection of its own, or why there is none."""
+        try:
+            with gevent.Timeout(timeout_s), closing(self.connect()) as sock:
+                sock.sendall(self._head("GET", path) + b"\r\n")
+                answer = http.client.HTTPResponse(sock, method="GET")
+                answer.begin()
+                body = answer.read(MOST_PAGE_BYTES + 1)
+                if len(body) > MOST_PAGE_BYTES:
+                    raise ValueError("the page does not end")
+                if answer.length:
+                    raise _ClosedError
+                return answer.status, body
+        except (http.client.IncompleteRead, http.client.RemoteDisconnected):
+            return _failure(_ClosedError(), timeout_s, self.key)
+        except (*FAULTS, http.client.HTTPException) as error:
+            return _failure(error, timeout_s, self.key)
+
     def _head(self, method: str, path: str) -> bytes:
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}".encode("latin-1")
 
 
 class _Reply(HTTPResponseParser):  # type: ignore[misc]
-    """One HTTP answer, to a chat or of a page. The methods with `_on_` are the parser's; it calls them while it is fed."""
+    """One HTTP answer to a chat. The methods with `_on_` are the parser's; it calls them while it is fed."""
 
-    def __init__(self, *, is_page: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.status: int | None = None
         self.cache_status: str | None = None
         self.reader: Completion | None = None
-        """Of a chat's answer, once its headers are known."""
-        self.page: bytearray | None = bytearray() if is_page else None
+        """Once the headers are known."""
         self.is_complete = False
         self._content_type = ""
         self.bytes = 0
@@ -161,11 +199,6 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         if self._is_final:
             data = b"".join(self._parts)
             self._parts.clear()
-            if self.page is not None:
-                self.page += data
-                if len(self.page) > MOST_PAGE_BYTES:
-                    raise HTTPParseError("the page does not end")
-                return
             if self.reader is None:
                 self.reader = Completion(status=self.status or 0, content_type=self._content_type)
             if data:
@@ -235,7 +268,7 @@ def _ignore(data: bytearray) -> None:
 
 @dataclass(slots=True)
 class TimedRequest:
-    """One request: what was heard, and when, in seconds of the monotonic clock."""
+    """One request: what came back, and when, in seconds of the monotonic clock."""
 
     response: Response
     sent_s: float
@@ -247,26 +280,46 @@ class TimedRequest:
 class LoadConnection:
     """One connection, opened when it is needed and again when it was lost."""
 
-    def __init__(self, place: HostAddress) -> None:
-        self._place = place
+    def __init__(self, address: HostAddress) -> None:
+        self._address = address
         self._socket: Any = None
         self._pending: Any = None
         self._used_s = 0.0
 
-    def ask(self, body: bytes, until_s: float, timeout_s: float) -> TimedRequest:
-        """Send a chat request and read its answer, until a moment; whatever fails is told, not raised.
+    def chat(self, body: bytes, until_s: float, timeout_s: float) -> TimedRequest:
+        """Send a chat request and read its answer, until a moment; whatever fails is returned, not raised.
 
         `timeout_s` is what the sentence about a late answer names.
         """
+        key, request = self._address.key, self._address.chat(body)
         sent_s = time.monotonic()
-        reply, fault = self._exchange(self._place.chat(body), until_s, is_page=False)
-        key = self._place.key
-        failure = _failure(fault, timeout_s, key) if fault else None
+        reply, failure = _Reply(), None
+        timer = gevent.Timeout.start_new(max(0.0, until_s - sent_s))
+        try:
+            idle_s = self._connect()
+            begun_s = time.monotonic()
+            try:
+                self._send_and_read(request, reply)
+            except (_ClosedError, ConnectionError):
+                # what the host cannot have read, because it was closing that connection meanwhile, is sent once more
+                crossed = time.monotonic() - begun_s <= CROSSING_S
+                if idle_s is None or idle_s < LEAST_IDLE_S or reply.bytes or not crossed:
+                    raise
+                self.close()
+                self._connect()
+                reply = _Reply()
+                self._send_and_read(request, reply)
+        except FAULTS as error:
+            failure = _failure(error, timeout_s, key)
+        finally:
+            timer.close()
+            if not reply.is_reusable:
+                self.close()
+
         ended_s = time.monotonic()
         if reply.reader is None:
-            return TimedRequest(
-                Response(failure=failure, status=reply.status), sent_s, ended_s, reply.bytes
-            )
+            response = Response(failure=failure, status=reply.status)
+            return TimedRequest(response, sent_s, ended_s, reply.bytes)
         answer = reply.reader.end(ended_s, broken=failure.error if failure else None)
         # a break counts, though not after `[DONE]` and not with a fault of the answer's own
         if reply.status is not None and 300 <= reply.status < 400:
@@ -274,59 +327,22 @@ class LoadConnection:
         elif answer.ok:
             failure = None
         elif failure is None or answer.error_kind != "cut":
-            kind, error = answer.error_kind or "garbage", answer.error or "no reason given"
-            failure = Failure(kind=kind, error=error)
-        told = reply.cache_status
+            kind, why = answer.error_kind or "garbage", answer.error or "no reason given"
+            failure = Failure(kind=kind, error=why)
+        header = reply.cache_status
         response = Response(
             answer=answer,
             failure=failure,
             status=reply.status,
-            cache_status=hidden(told, key) if told else None,
+            cache_status=hidden(header, key) if header else None,
         )
         return TimedRequest(response, sent_s, answer.ended_at, reply.bytes)
-
-    def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
-        """Status and body of a small page, or why there is none."""
-        until_s = time.monotonic() + timeout_s
-        reply, fault = self._exchange(self._place.page(path), until_s, is_page=True)
-        if fault is not None or reply.status is None:
-            return _failure(fault or _ClosedError(), timeout_s, self._place.key)
-        return reply.status, bytes(reply.page or b"")
 
     def close(self) -> None:
         """Give the connection up."""
         sock, self._socket, self._pending = self._socket, None, None
         if sock is not None:
             sock.close()
-
-    def _exchange(
-        self, request: bytes, until_s: float, *, is_page: bool
-    ) -> tuple[_Reply, BaseException | None]:
-        """Ask and read; what came before a fault stands in the reply."""
-        reply = _Reply(is_page=is_page)
-        fault = None
-        timer = gevent.Timeout.start_new(max(0.0, until_s - time.monotonic()))
-        try:
-            idle_s = self._connect()
-            sent_s = time.monotonic()
-            try:
-                self._send_and_read(request, reply)
-            except (_ClosedError, ConnectionError):
-                # what the host cannot have read, because it was closing that connection meanwhile, is sent once more
-                crossed = time.monotonic() - sent_s <= CROSSING_S
-                if idle_s is None or idle_s < LEAST_IDLE_S or reply.bytes or not crossed:
-                    raise
-                self.close()
-                self._connect()
-                reply = _Reply(is_page=is_page)
-                self._send_and_read(request, reply)
-        except FAULTS as error:
-            fault = error
-        finally:
-            timer.close()
-            if not reply.is_reusable:
-                self.close()
-        return reply, fault
 
     def _send_and_read(self, request: bytes, reply: _Reply) -> None:
         sock = self._socket
@@ -359,35 +375,10 @@ class LoadConnection:
             if idle_s < IDLE_S and not self._pending.poll(0):
                 return idle_s
             self.close()
-        try:
-            with gevent.Timeout(CONNECT_TIMEOUT_S, TimeoutError):
-                self._open()
-        except (OSError, ValueError) as error:
-            raise _NoConnectionError from error
+        self._socket = self._address.connect()
         self._pending = _poll()
         self._pending.register(self._socket.fileno(), 1)  # POLLIN
         return None
-
-    def _open(self) -> None:
-        """Connect to the first address that takes it. Raises OSError."""
-        place = self._place
-        fault = OSError(errno.EHOSTUNREACH, "the name has no address")
-        for family, address in place.addresses():
-            sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)
-            try:
-                sock.connect(address)
-                sock.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
-                if place.tls is not None:
-                    sock = place.tls.wrap_socket(sock, server_hostname=place.name)
-            except BaseException as error:
-                sock.close()
-                if not isinstance(error, OSError):
-                    raise
-                fault = error
-            else:
-                self._socket = sock
-                return
-        raise fault
 
 
 def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure:

@@ -1,18 +1,15 @@
-"""One host on one worker: its users, who asks what, and what came of it. The users of a host share its handler.
+"""One host in one run on one worker: who sends what to it, and what came of it. The users of a host share its handler.
 
-A handler learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
+A handler learns which model its host serves, hands out orders, has each sent over its user's own connection, and gives the
 tallies and Locust how it ended. Canaries go beside the users, one at a time over a connection of their own, so that none
 of them keeps a user from its ranked requests.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gevent
 from blast_connection import HostAddress, LoadConnection, TimedRequest
-from blast_plan import WorkerPlan
 from gevent.lock import BoundedSemaphore
 from locust import FastHttpUser, task
 from locust.exception import StopUser
@@ -24,14 +21,14 @@ from toolkit.bench.request_record import Failure, RequestContext, request_record
 from toolkit.bench.requests import PlannedRequest, choose_model
 from toolkit.blast.pacing import HostPace
 from toolkit.blast.script import Caller, CanarySampling, HostScript, Order
-from toolkit.blast.tallying import Tallying
 from toolkit.protocol.completion import Answer
 
 if TYPE_CHECKING:
-    from blast_worker import Worker
+    from blast_run import Blast
+    from blast_worker import WorkerRun
 
 LEARN_EVERY_S = 1.0
-"""A host that does not tell what it serves is asked again after so long, by one user for all."""
+"""A host that does not say what it serves is asked again after so long, by one user for all."""
 RELEARN_EVERY_S = 5.0
 """After a `404`: its model may have been swapped."""
 SHOT_EVERY_S = 5.0
@@ -44,57 +41,44 @@ PAUSED_POLL_S = 0.05
 """How often a user looks whether it may send, while the worker lets nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRun:
-    """One run on one worker."""
-
-    plan: WorkerPlan
-    tallying: Tallying
-    name: str
-    number: int
-    """Unlike any other worker's of this master."""
-    users_per_host: Callable[[], int]
-    """How many are wanted at all workers together, now."""
-    wall_offset_s: float
-    """Wall clock - monotonic clock, read once a run."""
-
-    def wall(self) -> float:
-        """Now, by the wall clock as it stood at the run's start."""
-        return time.monotonic() + self.wall_offset_s
-
-
 class BlastError(Exception):
     """What Locust's own table shows of a failure: its kind alone, as sentences may differ in each answer."""
 
 
 class BlastUser(FastHttpUser):
-    """A user of one host: sends its next request and reads the answer, whenever the worker lets users send.
+    """A user of one host: sends its next request and reads the answer, whenever its run lets users send.
 
     `user_class` makes a class for each host: Locust spreads users evenly over classes, and a slow host keeps only its own
     users busy.
     """
 
     abstract = True
-    handler: "ClassVar[HostHandler]"
+    blast: "ClassVar[Blast]"
+    address: ClassVar[HostAddress]
 
     def __init__(self, environment: Any) -> None:
         """Open no connection: the first request does."""
         super().__init__(environment)
-        self.connection = LoadConnection(self.handler.place)
+        self.connection = LoadConnection(self.address)
+        self.handler: HostHandler | None = None
+        """Of the run in which it was started."""
         self.caller: Caller | None = None
         self.script: HostScript | None = None
         self.failures = 0
         """In a row."""
-        self._counts_for_rate = self._is_sending = self._stops_after_answer = False
+        self._is_counted = self._is_sending = self._stops_after_answer = False
 
     def on_start(self) -> None:
         """Count as one of the users that share the host's rate."""
-        self.handler.users += 1
-        self._counts_for_rate = True
+        run = self.blast.run
+        if run is not None:
+            self.handler = run.handlers[self.address.host.name]
+            self.handler.users += 1
+            self._is_counted = True
 
     def on_stop(self) -> None:
         """Count no more, and close the connection."""
-        self._leave_rate()
+        self._leave()
         self.connection.close()
 
     def stop(self, force: bool = False) -> bool:
@@ -103,110 +87,90 @@ class BlastUser(FastHttpUser):
             return bool(super().stop(force))
         # for Locust and for the host's rate the user is gone now; its greenlet ends itself after the answer
         self._stops_after_answer = True
-        self._leave_rate()
+        self._leave()
         self._group.discard(self._greenlet)
         return True
 
     def wait_time(self) -> float:
         """Think, or back off after failures; while nobody may send, only until the next look."""
-        if not self.handler.worker.may_send:
+        if self.handler is None or not self.handler.run.may_send:
             return PAUSED_POLL_S
-        if self.failures > 1 and not self.handler.is_paced:
+        if self.failures > 1 and self.handler.plan.rate is None:
             # a host that refuses at once must not be hammered, nor cost the other hosts this processor
             return float(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(self.failures - 2, 10)))
         return self.caller.pause_s() if self.caller else 0.0
 
     @task
-    def ask(self) -> None:
+    def send(self) -> None:
         """Wait for a planned moment, send one request and read its answer."""
-        handler, worker = self.handler, self.handler.worker
-        if not worker.may_send:
+        handler = self.handler
+        if handler is None or not handler.run.may_send:
             return
         planned_s = handler.wait_for_slot()
-        if not worker.may_send:  # the run may have ended during the wait
+        if not handler.run.may_send:  # the run may have ended during the wait
             return
         self._is_sending = True
         try:
-            worker.track(lambda: handler.send_next(self, planned_s))
+            handler.run.track(lambda: handler.send_next(self, planned_s))
         finally:
             self._is_sending = False
         if self._stops_after_answer:
             raise StopUser
 
-    def _leave_rate(self) -> None:
-        if self._counts_for_rate:
-            self._counts_for_rate = False
+    def _leave(self) -> None:
+        if self._is_counted and self.handler is not None:
+            self._is_counted = False
             self.handler.users -= 1
 
 
-def user_class(handler: "HostHandler") -> type[BlastUser]:
+def user_class(address: HostAddress, blast: "Blast") -> type[BlastUser]:
     """The class of a host's users; its name is the host's, and Locust shows it."""
-    fields = {"handler": handler, "host": handler.host.url, "weight": 1, "abstract": False}
-    return type(handler.host.name, (BlastUser,), fields)
+    host = address.host
+    fields = {"address": address, "blast": blast, "host": host.url, "weight": 1, "abstract": False}
+    return type(host.name, (BlastUser,), fields)
 
 
 class HostHandler:
-    """Chooses, sends and counts the requests of one host's users."""
+    """Chooses, sends and counts the requests of one host's users in one run."""
 
-    worker: "Worker"
-    """That it belongs to."""
-
-    def __init__(self, place: HostAddress) -> None:
-        self.place = place
-        self.host = place.host
+    def __init__(self, address: HostAddress, run: "WorkerRun") -> None:
+        self.host, self.run, self.plan = address.host, run, run.plan
         self.users = 0
         """At work on this worker."""
-        self._run: WorkerRun | None = None
-        self._learning = BoundedSemaphore(1)
-        self._turnstile = BoundedSemaphore(1)
-        self._canary_connection = LoadConnection(place)
-        self._canary_is_out = False
-
-    def open(self, run: WorkerRun) -> None:
-        """Begin a run."""
-        plan = run.plan
-        self._run = run
+        self._address = address
         self._script: HostScript | None = None
         self._model: str | None = None
-        self._starts = self._numbers = 0
+        self._scripts = self._callers = 0
         self._learn_at_s = 0.0
+        self._learning, self._turnstile = BoundedSemaphore(1), BoundedSemaphore(1)
         self._fault = Failure(kind="connect", error="it was not asked yet")
-        self._told: set[str] = set()
-        self._keeping = CanarySampling(SHOT_EVERY_S * plan.workers)
+        self._shown_faults: set[str] = set()
+        self._keeping = CanarySampling(SHOT_EVERY_S * self.plan.workers)
+        self._canary_connection = LoadConnection(address)
         self._canary_is_out = False
         self._pace: HostPace | None = None
         self._paced_for = (0, 0)
         self._context = RequestContext(
-            run=plan.run,
+            run=self.plan.run,
             name=self.host.name,
             url=self.host.url,
-            concurrency=None if plan.rate else plan.users_per_host,
+            concurrency=None if self.plan.rate else self.plan.users_per_host,
             wall_offset_s=run.wall_offset_s,
         )
 
-    def _now(self) -> WorkerRun:
-        assert self._run is not None, "a handler serves nobody before a run begins"
-        return self._run
-
     # --- an open loop --------------------------------------------------------------------------------
-
-    @property
-    def is_paced(self) -> bool:
-        """Whether requests leave at planned moments, an open loop."""
-        return self._run is not None and self._run.plan.rate is not None
 
     def wait_for_slot(self) -> float:
         """When the next request is planned; returns at that moment. In a closed loop that is now."""
-        run = self._now()
-        if run.plan.rate is None:
+        if self.plan.rate is None:
             return time.monotonic()
         # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
         with self._turnstile:
-            wanted = self.users, run.users_per_host()
+            wanted = self.users, self.run.users_per_host()
             if self._pace is None or self._paced_for != wanted:
                 self.charge(OVERDUE_S)
                 # this worker's share of the host's rate is its share of the host's users
-                own_rate = run.plan.rate * max(1, self.users) / max(1, *wanted)
+                own_rate = self.plan.rate * max(1, self.users) / max(1, *wanted)
                 start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
                 self._pace, self._paced_for = HostPace(own_rate, start_s=start_s), wanted
             self.charge()
@@ -220,26 +184,24 @@ class HostHandler:
         By default in half of the time that their answers may take: what is sent later has no fair chance, and a host
         that is behind for good would be sent requests that are given up at once.
         """
-        run = self._now()
         if self._pace is None:
             return
         if patience_s is None:
-            patience_s = run.plan.timeout_s / 2
+            patience_s = self.plan.request_timeout_s / 2
         now_s = time.monotonic()
         for due_s in self._pace.missed(now_s, patience_s):
             fault = Failure(kind="not_sent", error=f"no user was free for {patience_s:g} s")
-            self._count_failure(run, fault, None, now_s - due_s)
+            self._count_failure(fault, None, now_s - due_s)
 
     def skip(self) -> None:
         """Forget the slots up to now: it was not the host that kept them from being sent."""
         if self._pace is not None:
             self._pace.go_on_at(time.monotonic())
 
-    # --- what to ask ---------------------------------------------------------------------------------
+    # --- what to send --------------------------------------------------------------------------------
 
     def send_next(self, user: BlastUser, planned_s: float) -> None:
         """Choose a user's next request, send it, and count what came of it."""
-        run = self._now()  # the answer may outlive it
         if self._script is None:
             with self._learning:  # one user for all of this host's
                 if self._script is None and time.monotonic() >= self._learn_at_s:
@@ -248,11 +210,11 @@ class HostHandler:
         script = self._script
         if script is None:
             user.failures += 1
-            self._count_failure(run, self._fault, None, time.monotonic() - planned_s)
+            self._count_failure(self._fault, None, time.monotonic() - planned_s)
             return
         if user.caller is None or user.script is not script:
-            user.script, user.caller = script, script.caller(self._numbers)
-            self._numbers += 1
+            user.script, user.caller = script, script.caller(self._callers)
+            self._callers += 1
         caller, order = user.caller, user.caller.next()
 
         # the canary that is due goes first, unless one is under way: a slow one is waited for, and the others are fewer
@@ -261,24 +223,22 @@ class HostHandler:
 
             def send_canary() -> None:
                 try:
-                    if self._ask(run, canary, self._canary_connection, time.monotonic()):
+                    if self._send(canary, self._canary_connection, time.monotonic()):
                         script.answered(canary)
                 finally:
                     self._canary_is_out = False
 
             self._canary_is_out = True
-            self.worker.aside(send_canary)
+            self.run.aside(send_canary)
 
-        answer = self._ask(run, order, user.connection, planned_s)
+        answer = self._send(order, user.connection, planned_s)
         user.failures = 0 if answer is not None else user.failures + 1
         caller.done(order, None if answer is None else answer.text)
 
     def _learn(self) -> None:
         """Learn which model to ask for, and write its script."""
-        run, connection = self._now(), LoadConnection(self.place)
-        plan = run.plan
-        page = connection.page("/v1/models", PAGE_TIMEOUT_S)
-        connection.close()
+        plan = self.plan
+        page = self._address.page("/v1/models", PAGE_TIMEOUT_S)
         try:
             served = () if isinstance(page, Failure) or page[0] != 200 else read_models(page[1])
         except PageError:
@@ -288,17 +248,17 @@ class HostHandler:
         model = chosen.model or plan.model or self.host.model
         if model is not None and model != self._model:
             self._model = model
-            start = plan.resumptions * 100 + self._starts
-            self._starts += 1
+            start = plan.resumptions * 100 + self._scripts
+            self._scripts += 1
             self._script = HostScript(
                 plan.profile,
                 model=model,
-                nonce=f"{plan.run} {start} {run.name} {self.host.url}",
-                seed=run.number,
+                nonce=f"{plan.run} {start} {self.run.name} {self.host.url}",
+                seed=self.run.number,
                 canary_share=plan.canary_share,
                 stream_share=plan.stream_share,
                 max_tokens=plan.max_tokens,
-                first_slot=(run.number * 100_000 + start) * SLOTS_OF_A_START,
+                first_slot=(self.run.number * 100_000 + start) * SLOTS_OF_A_START,
             )
         elif isinstance(page, Failure):
             self._fault = page
@@ -309,17 +269,17 @@ class HostHandler:
 
     # --- what came of it -----------------------------------------------------------------------------
 
-    def _ask(
-        self, run: WorkerRun, order: Order, connection: LoadConnection, planned_s: float
-    ) -> Answer | None:
+    def _send(self, order: Order, connection: LoadConnection, planned_s: float) -> Answer | None:
         """Send one request, count what came of it, and return its answer if it is ok."""
-        plan = run.plan
-        timed = connection.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
+        plan = self.plan
+        timed = connection.chat(
+            order.body, planned_s + plan.request_timeout_s, plan.request_timeout_s
+        )
         start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
         fault = timed.response.failure
         answer = None if fault else timed.response.answer
         if fault:
-            self._count_failure(run, fault, order, timed.ended_s - start_s)
+            self._count_failure(fault, order, timed.ended_s - start_s)
             now_s = time.monotonic()
             is_due = now_s >= self._learn_at_s and not self._learning.locked()
             if timed.response.status == 404 and is_due:
@@ -330,10 +290,10 @@ class HostHandler:
         elif answer:
             end_s, first_s = answer.e2e_end_at, answer.first_token_at
             e2e_ms = None if end_s is None else (end_s - start_s) * 1000
-            run.tallying.add(
+            self.run.tallying.add(
                 (self.host.name, self.host.url),
                 # now, and not when it ended: a second that was handed out takes nothing more
-                run.wall(),
+                self.run.wall(),
                 kind=order.kind,
                 prompt=order.prompt,
                 repeats=order.repeats,
@@ -347,32 +307,30 @@ class HostHandler:
                 cache_status=timed.response.cache_status,
             )
             took_ms = (timed.ended_s - start_s) * 1000 if e2e_ms is None else e2e_ms
-            self._tell_locust(took_ms, timed.bytes, None)
+            self._show_locust(took_ms, timed.bytes, None)
         if order.kind != "ranked":
-            self._keep_canary(run, order, timed, planned_s)
+            self._keep_canary(order, timed, planned_s)
         return answer
 
-    def _count_failure(
-        self, run: WorkerRun, fault: Failure, order: Order | None, took_s: float
-    ) -> None:
+    def _count_failure(self, fault: Failure, order: Order | None, took_s: float) -> None:
         """Count a failure; `order` is None for a request that was due and could not even be made."""
-        run.tallying.add(
+        self.run.tallying.add(
             (self.host.name, self.host.url),
-            run.wall(),
+            self.run.wall(),
             kind=order.kind if order else "ranked",
             prompt=order.prompt if order else "",
             repeats=False,
             ok=False,
             error_kind=fault.kind,
         )
-        if fault.kind not in self._told:
-            self._told.add(fault.kind)
-            error = hidden(fault.error, self.place.key)
-            self.worker.say(f"{self.host.name}: the first `{fault.kind}`: {error}")
-        self._tell_locust(max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
+        if fault.kind not in self._shown_faults:
+            self._shown_faults.add(fault.kind)
+            error = hidden(fault.error, self._address.key)
+            self.run.say(f"{self.host.name}: the first `{fault.kind}`: {error}")
+        self._show_locust(max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
 
-    def _tell_locust(self, took_ms: float, size: int, error: Exception | None) -> None:
-        self.worker.fire(
+    def _show_locust(self, took_ms: float, size: int, error: Exception | None) -> None:
+        self.run.fire(
             request_type="POST",
             name=self.host.name,
             response_time=took_ms,
@@ -381,20 +339,19 @@ class HostHandler:
             context={},
         )
 
-    def _keep_canary(
-        self, run: WorkerRun, order: Order, timed: TimedRequest, planned_s: float
-    ) -> None:
+    def _keep_canary(self, order: Order, timed: TimedRequest, planned_s: float) -> None:
         """Have now and then a pair stored whole: verdicts are made of shots."""
+        slot, pair = order.slot or 0, order.pair
         if order.kind == "unique":
-            is_kept = self._keeping.begins(order.slot or 0, time.monotonic())
+            is_kept = self._keeping.begins(slot, time.monotonic())
         else:
-            is_kept = self._keeping.completes(order.pair or 0)
+            is_kept = self._keeping.completes(pair or 0)
         if not is_kept:
             return
         request = PlannedRequest(
-            slot=order.slot or 0,
+            slot=slot,
             kind="twin" if order.kind == "twin" else "unique",
-            pair=order.pair,
+            pair=pair,
             prompt=order.prompt,
             body={},
             stream=order.stream,
@@ -408,4 +365,4 @@ class HostHandler:
             sent_s=timed.sent_s,
             ended_s=timed.ended_s,
         )
-        run.tallying.add_shot(without_key(record, self.place.key))
+        self.run.tallying.add_shot(without_key(record, self._address.key))

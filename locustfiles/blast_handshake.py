@@ -1,4 +1,4 @@
-"""Do a worker and its master load the same hosts? Asked before the worker connects, so that one that differs gets no users.
+"""Do a worker and its master load the same hosts? Compared before the worker connects, so that one that differs gets no users.
 
 Locust sends users by class name and a worker makes them of its own list: with another one it would load other hosts under
 the same names.
@@ -6,6 +6,7 @@ the same names.
 
 import signal
 import sys
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -18,13 +19,14 @@ from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
 
 HELLO, WELCOME = "toolkit_hello", "toolkit_welcome"
-ASK_EVERY_S = 1.0
-SAY_AFTER_S = 10.0
+SEND_EVERY_S = 1.0
+SAY_AFTER = 10
+"""Greetings without an answer."""
 GIVE_UP_S = 300.0
 """As long as Locust's own worker tries to connect."""
 
 
-def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
+def greet_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     """Return once the master has the same list; raises ToolkitError when it has another, or does not answer.
 
     Ctrl-C meanwhile ends the process: nothing was begun, so nothing is to be stopped.
@@ -38,27 +40,25 @@ def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
         HELLO, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
     )
 
-    def ask_again() -> None:
-        waited_s = 0.0
-        while True:
+    def send_again() -> None:
+        for number in count(1):
             try:
                 client.send(hello)
             except RPCError as error:
-                say(f"The master at {host}:{port} cannot be asked: {error}")
-            gevent.sleep(ASK_EVERY_S)
-            waited_s += ASK_EVERY_S
-            if waited_s == SAY_AFTER_S:
+                say(f"The master at {host}:{port} cannot be reached: {error}")
+            gevent.sleep(SEND_EVERY_S)
+            if number == SAY_AFTER:
                 say(f"Waiting for the master at {host}:{port} ...")
 
     answer: dict[str, Any] | None = None
-    asking = gevent.spawn(ask_again)
+    sending = gevent.spawn(send_again)
     try:
         with gevent.Timeout(GIVE_UP_S, False):
             while (message := client.recv()).type != WELCOME:
                 pass
             answer = dict(message.data)
     finally:
-        asking.kill(block=False)
+        sending.kill(block=False)
         client.close(linger=0)
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,14 +69,15 @@ def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
 
 
 def answer_workers(runner: Any, hosts_hash: str, hosts: int) -> None:
-    """Let a master answer its workers' questions."""
+    """Let a master answer its workers' greetings."""
 
     def answer(environment: Any, msg: Any) -> None:  # noqa: ARG001 (Locust's signature)
         is_same = msg.data["hosts_hash"] == hosts_hash
         if not is_same:
             say(f"A worker was refused: {_unlike(msg.data['hosts'], hosts).message}")
-        told = {"is_same": is_same, "hosts": hosts}
-        runner.server.send_to_client(Message(WELCOME, told, msg.node_id))
+        runner.server.send_to_client(
+            Message(WELCOME, {"is_same": is_same, "hosts": hosts}, msg.node_id)
+        )
 
     runner.register_message(HELLO, answer)
 

@@ -1,4 +1,4 @@
-"""The master's side of a blast: begins and ends runs, hears the workers, and alone writes the database, once a second.
+"""The master's side of a blast: begins and ends runs, takes the workers' reports, and alone writes the database, once a second.
 
 It runs where no users are (Locust's master) or beside them (a blast of one process). It judges nothing.
 """
@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from uuid import uuid4
 
 import gevent
-from blast_plan import WorkerPlan
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
+from toolkit.blast.plan import LOAD_OPTIONS, WorkerPlan
 from toolkit.blast.recorder import BlastRecorder
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, EventKind, Host, Run
@@ -25,9 +24,9 @@ from toolkit.store import Store
 
 VERB = "blast"
 WRITE_AFTER_S = 0.35
-"""After a second is over, unless all live workers told of it sooner."""
+"""After a second is over, unless all live workers reported it sooner."""
 LIVE_S = 5.0
-"""A worker that says nothing for so long is not waited for."""
+"""A worker that is silent for so long is not waited for."""
 SIGN_OF_LIFE_S = 10.0
 """So often it is said that the last seconds still wait for a database that is locked."""
 MOST_LIMITED_SHARE = 0.05
@@ -69,23 +68,23 @@ class MasterStore:
 
 
 class Master:
-    """Runs, one after the other, and what is heard of them."""
+    """Runs, one after the other, and what workers report of them."""
 
-    def __init__(self, books: MasterStore, say: Callable[[str], None]) -> None:
-        """Write into `books`; `say` tells a person one sentence."""
+    def __init__(self, store: MasterStore, say: Callable[[str], None]) -> None:
+        """`say` shows a person one sentence."""
         self.plan: WorkerPlan | None = None
         """Of the run that is on."""
-        self._books = books
+        self._store = store
         self._say = say
         self._recorder = BlastRecorder(
-            lambda *batch: books.do(lambda store: store.add_second(*batch)), say
+            lambda *batch: store.do(lambda database: database.add_second(*batch)), say
         )
-        self._heard_s: dict[str, float] = {}
+        self._last_s: dict[str, float] = {}
         """Worker -> when its last message of this run came; one that is done is not in it."""
         self._runs: set[str] = set()
         """Of this master."""
-        self._told: set[str] = set()
-        """Workers heard since the last write."""
+        self._reported: set[str] = set()
+        """Workers that reported since the last write."""
         self._wall_offset_s = 0.0
         """Wall clock - monotonic clock, read once a run: a step of the wall clock moves no second."""
         self._news = Signal()
@@ -96,70 +95,59 @@ class Master:
 
     def close(self) -> None:
         """Close the database."""
-        self._books.close()
+        self._store.close()
 
     # --- a run ---------------------------------------------------------------------------------------
 
     def begin(
-        self, plan: WorkerPlan, hosts: Sequence[Host], *, options: Any, users: int, run: str | None
+        self, plan: WorkerPlan, hosts: Sequence[Host], *, users: int, resumes: bool, options: Any
     ) -> WorkerPlan:
-        """Store a run that begins; its plan. Raises ToolkitError."""
-        now = time.time()
-        plan = replace(
-            plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts))
-        )
+        """Store a run that begins, or goes on; its plan. Raises ToolkitError when it cannot go on."""
+        now, run = time.time(), plan.run
+        plan = replace(plan, users_per_host=max(1, users // len(hosts)))
         # as the command line gave it, without a key or a prompt's text: a run that goes on reads it
-        settings = {
+        settings = {option.field: getattr(plan, option.field) for option in LOAD_OPTIONS} | {
             "users": users,
             "users_per_host": plan.users_per_host,
             "spawn_rate": options.spawn_rate,
             "duration_s": options.run_time,
             "profile": plan.profile_name,
-            "canaries": plan.canary_share * 100,
-            "mix": None if plan.stream_share is None else plan.stream_share * 100,
-            "max_tokens": plan.max_tokens,
-            "model": plan.model,
-            "rate": plan.rate,
-            "request_timeout_s": plan.timeout_s,
             "workers": plan.workers,
             "non_neutral": options.non_neutral,
         }
-        run_row = Run(id=plan.run, verb=VERB, started_at=now, settings=json.dumps(settings))
+        text = f"profile {plan.profile_name}, {plan.users_per_host} users a host"
+        if plan.rate:
+            text += f", {plan.rate:g} requests a second and host"
 
-        def store(store: Store) -> None:
-            store.add_run(run_row)
-            store.plan_hosts(plan.run, hosts)
-            store.add_event(Event(run=plan.run, at=now, kind="start", text=_start_text(plan)))
-
-        self._books.do(store)
-        self._start_writing(plan)
-        return plan
-
-    def resume(
-        self, plan: WorkerPlan, hosts: Sequence[Host], *, users: int, run: str
-    ) -> WorkerPlan:
-        """Go on with a stored run; its plan. Raises ToolkitError when it is none of ours."""
-        now = time.time()
-        plan = replace(plan, run=run, users_per_host=max(1, users // len(hosts)))
-
-        def reopen(store: Store) -> int:
-            found = store.run(run)
-            if found is not None and found.verb != VERB:
-                raise ToolkitError(
-                    f"`{run}` is a run of `toolkit {found.verb}`", "Only a blast can go on"
-                )
-            store.reopen_run(run)
+        def store(store: Store) -> int:
+            earlier = 0
+            if resumes:
+                found = store.run(run)
+                if found is not None and found.verb != VERB:
+                    raise ToolkitError(
+                        f"`{run}` is a run of `toolkit {found.verb}`", "Only a blast can go on"
+                    )
+                store.reopen_run(run)
+                earlier = sum(event.kind == "resume" for _, event in store.events(run)) + 1
+            else:
+                store.add_run(Run(id=run, verb=VERB, started_at=now, settings=json.dumps(settings)))
             store.plan_hosts(run, hosts)
-            earlier = sum(event.kind == "resume" for _, event in store.events(run))
-            store.add_event(Event(run=run, at=now, kind="resume", text=_start_text(plan)))
-            return earlier + 1
+            kind: EventKind = "resume" if resumes else "start"
+            store.add_event(Event(run=run, at=now, kind=kind, text=text))
+            return earlier
 
-        plan = replace(plan, resumptions=self._books.do(reopen))
-        self._start_writing(plan)
+        self.plan = plan = replace(plan, resumptions=self._store.do(store))
+        self._wall_offset_s = time.time() - time.monotonic()
+        self._runs.add(run)
+        self._last_s.clear()
+        if self._phase is not None:
+            self.note("phase", self._phase)
+        self._reported.clear()
+        self._writer = gevent.spawn(self._write_often)
         return plan
 
     def end(self, wait_s: float) -> None:
-        """Wait for the workers' last words, store them, and close the run."""
+        """Wait for the workers' last messages, store them, and close the run."""
         plan = self.plan
         if plan is None:
             return
@@ -185,7 +173,7 @@ class Master:
 
     def hurry(self) -> None:
         """Wait for no worker any more."""
-        self._heard_s.clear()
+        self._last_s.clear()
         self._all_done.set()
 
     def note(self, kind: EventKind, text: str) -> None:
@@ -202,57 +190,47 @@ class Master:
 
     # --- messages ------------------------------------------------------------------------------------
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def take(self, message: Mapping[str, Any]) -> None:
         """Take a worker's message."""
         worker = message["worker"]
         if message["run"] not in self._runs:
             return  # an orphan of another master: its run may not even be in this database
-        self._recorder.hear(message, self._wall())
+        self._recorder.take(message, self._wall())
         if self.plan is None:
             gevent.spawn(self._recorder.write_out)
         if self.plan is None or message["run"] != self.plan.run:
             return
-        self._told.add(worker)
+        self._reported.add(worker)
         if message["final"]:
-            self._heard_s.pop(worker, None)
+            self._last_s.pop(worker, None)
         else:
-            self._heard_s[worker] = time.monotonic()
-        if not self._live() - self._told:
+            self._last_s[worker] = time.monotonic()
+        if not self._live() - self._reported:
             self._news.set()
         if not self._live():
             self._all_done.set()
 
     def expect(self, worker: str) -> None:
-        """Wait for this worker's last words at the end, though it has said nothing so far."""
-        self._heard_s[worker] = time.monotonic()
+        """Wait for this worker's last message at the end, though it has sent none so far."""
+        self._last_s[worker] = time.monotonic()
 
     def _wall(self) -> float:
         return time.monotonic() + self._wall_offset_s
 
     def _live(self) -> set[str]:
         oldest_s = time.monotonic() - LIVE_S
-        return {worker for worker, heard_s in self._heard_s.items() if heard_s >= oldest_s}
+        return {worker for worker, last_s in self._last_s.items() if last_s >= oldest_s}
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def _start_writing(self, plan: WorkerPlan) -> None:
-        self.plan = plan
-        self._wall_offset_s = time.time() - time.monotonic()
-        self._runs.add(plan.run)
-        self._heard_s.clear()
-        if self._phase is not None:
-            self.note("phase", self._phase)
-        self._told.clear()
-        self._writer = gevent.spawn(self._write_often)
-
     def _write_often(self) -> None:
-        """Once a second, as soon as all live workers have told of the one that is over."""
+        """Once a second, as soon as all live workers have reported the one that is over."""
         while self.plan is not None:
             at_s = self._wall()
             due_s = int(at_s - WRITE_AFTER_S) + 1 + WRITE_AFTER_S
             self._news.clear()
             self._news.wait(timeout=max(0.0, due_s - at_s))
-            self._told.clear()
+            self._reported.clear()
             if self.plan is None:
                 return
             try:
@@ -270,20 +248,13 @@ class Master:
             store.end_run(run, ended_at=ended_at, client_ok=is_ok)
 
         try:
-            self._books.do(close)
+            self._store.do(close)
         except ToolkitError:
             return False
         return True
 
 
-def _start_text(plan: WorkerPlan) -> str:
-    each = f"{plan.users_per_host} users a host"
-    return f"profile {plan.profile_name}, {each}" + (
-        f", {plan.rate:g} requests a second and host" if plan.rate else ""
-    )
-
-
 def say(sentence: str) -> None:
-    """Tell a person, if one is there: a terminal that is gone must not keep the last seconds from being stored."""
+    """Show a person, if one is there: a terminal that is gone must not keep the last seconds from being stored."""
     with contextlib.suppress(OSError, ValueError):
         print(sentence, file=sys.stderr, flush=True)

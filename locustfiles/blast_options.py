@@ -1,4 +1,4 @@
-"""What a blast is told: arguments, environment, hosts list, profile. Read when the locustfile is imported.
+"""What a blast was started with: arguments, environment, hosts list, profile. Read when the locustfile is imported.
 
 Locust parses custom arguments only after it has built its classes, and there is a class for each host. So the command
 line is read here once before, with Locust's own parser (its files and variables included), and registered again.
@@ -8,7 +8,7 @@ import re
 import ssl
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import orjson
 from locust.argument_parser import LocustArgumentParser, get_empty_argument_parser
 
+from toolkit.blast.plan import LOAD_OPTIONS, LoadSettings
 from toolkit.blast.tallying import MESSAGE_FORMAT
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
@@ -26,36 +27,6 @@ from toolkit.records import Host
 
 HOSTS_FILE = "hosts.txt"
 PROFILE = "contest"
-CANARY_PERCENT = 1.0
-REQUEST_TIMEOUT_S = 60.0
-
-OF_A_START: tuple[tuple[str, str, type, str, float | None, str], ...] = (
-    (
-        *("--canaries", "TOOLKIT_CANARIES", float, "<percent>", CANARY_PERCENT),
-        "Unique prompts and their twins, never ranked; 0 for none",
-    ),
-    (
-        *("--mix", "TOOLKIT_MIX", float, "<percent>", None),
-        "Stream so many of the answers, instead of the profile's share",
-    ),
-    (
-        *("--max-tokens", "TOOLKIT_MAX_TOKENS", int, "<int>", None),
-        "Per answer, instead of the profile's",
-    ),
-    (
-        *("--model", "TOOLKIT_MODEL", str, "<name>", None),
-        "Ask for this model, instead of what each host lists or serves",
-    ),
-    (
-        *("--rate", "TOOLKIT_RATE", float, "<float>", None),
-        "Open loop: requests a second and host, whatever the answers take",
-    ),
-    (
-        *("--request-timeout", "TOOLKIT_REQUEST_TIMEOUT", float, "<seconds>", REQUEST_TIMEOUT_S),
-        "For one whole answer",
-    ),
-)
-"""Arguments that may differ from start to start, so they are in the web form, too: name, variable, type, metavar, default, help."""
 
 
 def end_with(error: ToolkitError) -> NoReturn:
@@ -94,9 +65,15 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     parser.set_defaults(web_host="127.0.0.1")
     parser.add_argument("--ca", metavar="<file>", env_var="TOOLKIT_CA", **hidden)
     parser.add_argument("--insecure", action="store_true", env_var="TOOLKIT_INSECURE", **hidden)
-    for name, variable, kind, metavar, default, told in OF_A_START:
+    usual = {field.name: field.default for field in fields(LoadSettings)}
+    for option in LOAD_OPTIONS:  # in the web form, too
         parser.add_argument(
-            name, type=kind, metavar=metavar, env_var=variable, default=default, help=told
+            option.name,
+            type=option.kind,
+            metavar=option.metavar,
+            env_var=option.variable,
+            default=usual[option.field],
+            help=option.help,
         )
 
 
@@ -109,7 +86,7 @@ class Early:
     hosts: tuple[Host, ...]
     keys: Mapping[str, str]
     profile: Profile | None
-    """None at a worker, which is told by its master."""
+    """None at a worker, which gets it from its master."""
     is_worker: bool
     tls: ssl.SSLContext | None
     """That all https hosts share; None without such a host."""
@@ -137,8 +114,8 @@ def read_early(words: list[str] | None = None) -> Early:
     for name in ("run", "resume"):
         run = getattr(options, name)
         if run is not None and not re.fullmatch("[0-9a-f]{12}", run):
-            told = f"`--{name} {run}` is no run's id"
-            end_with(ToolkitError(told, "It has twelve hexadecimal digits"))
+            what = f"`--{name} {run}` is no run's id"
+            end_with(ToolkitError(what, "It has twelve hexadecimal digits"))
     try:
         hosts = tuple(_hosts(options))
         is_master_only = options.master and not options.processes

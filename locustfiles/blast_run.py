@@ -1,8 +1,8 @@
-"""What Locust tells, and what is done then: the blast's listeners on Locust's events, in all of its modes.
+"""What is done when: the blast's listeners on Locust's events, in all of its modes.
 
-    one process     start -> master.begin -> worker.begin           stop -> worker drains, finishes -> master.end
+    one process     start -> master.begin -> WorkerRun              stop -> it drains, finishes -> master.end
     master          start -> master.begin -> users with the plan    stop -> `toolkit_stop` to all -> master.end
-    worker          first users -> worker.begin                     `toolkit_stop`, stop, quit -> drains, finishes
+    worker          first users -> WorkerRun                        `toolkit_stop`, stop, quit -> it drains, finishes
 
 Locust's master waits half a second for its workers at the end, and cuts off what is under way. So all of this happens
 before Locust's own stop, in its event `test_stopping`.
@@ -13,26 +13,27 @@ import gc
 import hmac
 import os
 import signal
-from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import gevent
+from blast_connection import HostAddress
 from blast_dispatch import EvenDispatcher
-from blast_handler import HostHandler
 from blast_handshake import answer_workers
 from blast_master import Master, MasterStore, say
 from blast_options import PROFILE, Early, end_with
-from blast_plan import WorkerPlan, plan_of
-from blast_worker import Worker
+from blast_worker import WorkerRun
 from flask import Response, request
 from gevent.event import Event
 from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
 from toolkit.blast.pacing import stage_at, users_for
+from toolkit.blast.plan import WorkerPlan, plan_of
+from toolkit.cli.catalog import profile_source
 from toolkit.errors import ToolkitError
 from toolkit.hosts import is_loopback
 from toolkit.profiles import Phase
@@ -43,7 +44,7 @@ TALLIES, STOP = "toolkit_tallies", "toolkit_stop"
 DRAIN_S = 30.0
 """How long a stop waits for answers under way, unless `--stop-timeout` or the requests' own is shorter."""
 LAST_WORDS_S = 5.0
-"""After that, for what the workers still have to tell."""
+"""After that, for what the workers still have to report."""
 PASSWORD = "TOOLKIT_WEB_PASSWORD"  # noqa: S105 (a variable's name)
 PR_SET_PDEATHSIG = 1
 
@@ -51,26 +52,21 @@ PR_SET_PDEATHSIG = 1
 class Blast:
     """One process's part in a blast."""
 
-    def __init__(self, early: Early, handlers: Sequence[HostHandler]) -> None:
-        self._early = early
+    def __init__(self, early: Early, addresses: Sequence[HostAddress]) -> None:
+        self.run: WorkerRun | None = None
+        """That is on in this process, where it has users."""
+        self._early, self._addresses = early, addresses
         self._master: Master | None = None
-        self._worker = Worker(
-            handlers,
-            send=lambda message: self._runner.send_message(TALLIES, message),
-            # Locust makes its environment after the users' classes
-            fire=lambda **request: self._environment.events.request.fire(**request),  # noqa: PLW0108
-            say=say,
-        )
         self._is_ending = False
         self._has_ended = Event()
         self._resumed = self._named = False
 
     def listen(self, events: Any) -> None:
-        """Have Locust tell what happens."""
+        """Have Locust call when something happens."""
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
         events.test_stopping.add_listener(self._test_stopping)
-        events.heartbeat_received.add_listener(lambda **_: self._worker.heard_master())
+        events.heartbeat_received.add_listener(lambda **_: self.run and self.run.master_lives())
 
     # --- the beginning -------------------------------------------------------------------------------
 
@@ -91,11 +87,11 @@ class Blast:
             environment.events.quitting.add_listener(lambda **_: runner.stop())
             return
         try:
-            plan = self._plan()
+            plan = self._plan(vars(options))
             master = self._master = Master(MasterStore(Path(options.db)), say)
         except ToolkitError as error:
             end_with(error)
-        runner.register_message(TALLIES, lambda msg, **_: master.hear(msg.data))
+        runner.register_message(TALLIES, lambda msg, **_: master.take(msg.data))
         environment.events.quit.add_listener(lambda **_: master.close())
         runner.start, self._locusts_start = self._start, runner.start
         environment.dispatcher_class = EvenDispatcher
@@ -118,32 +114,28 @@ class Blast:
             "The hosts' /metrics are looked at by `toolkit scout --watch` beside it, not from here."
         )
 
-    def _plan(self) -> WorkerPlan:
-        """What the options and the web form say now."""
-        return plan_of(self._options, self._profile, self._early.hosts_hash)
-
-    @property
-    def _profile(self) -> str:
+    def _plan(self, said: Mapping[str, Any], profile: str | None = None) -> WorkerPlan:
+        """What the options and the web form say. Raises ToolkitError."""
         # Locust's own --profile knows no variable of ours
-        return self._environment.profile or self._early.options.profile or PROFILE
+        word = profile or self._environment.profile or self._early.options.profile or PROFILE
+        return plan_of(said, profile_source(word), self._early.hosts_hash)
 
     def _refuse_form(self) -> Any:
-        """Answer a web form that cannot be meant, before Locust acts on it."""
+        """Answer a web form that makes no sense, before Locust acts on it."""
         from flask import jsonify, request  # noqa: PLC0415 (Locust has it; a headless run needs none)
 
         if request.method != "POST" or not request.path.endswith("/swarm"):
             return None
-        named = request.form.get("host", "").strip()
-        known = {host.url for host in self._early.hosts} | {self._early.options.host}
-        told = None
-        if named and (len(self._early.hosts) > 1 or named.rstrip("/") not in known):
-            told = "The hosts come from the list; leave `Host` empty"
+        host = request.form.get("host", "").strip()
+        known = {one.url for one in self._early.hosts} | {self._early.options.host}
+        fault = None
+        if host and (len(self._early.hosts) > 1 or host.rstrip("/") not in known):
+            fault = "The hosts come from the list; leave `Host` empty"
         try:
-            wanted = Namespace(**{**vars(self._options), **request.form.to_dict()})
-            plan_of(wanted, request.form.get("profile") or self._profile, self._early.hosts_hash)
+            self._plan(vars(self._options) | request.form.to_dict(), request.form.get("profile"))
         except ToolkitError as error:
-            told = told or f"{error.message}. {error.hint}"
-        return jsonify({"success": False, "message": told, "host": ""}) if told else None
+            fault = fault or f"{error.message}. {error.hint}"
+        return jsonify({"success": False, "message": fault, "host": ""}) if fault else None
 
     def _start(
         self,
@@ -156,7 +148,7 @@ class Blast:
         if self._is_ending:
             return
         runner = self._runner
-        hosts = [one.handler.host for one in user_classes or runner.user_classes]
+        hosts = [one.address.host for one in user_classes or runner.user_classes]
         if user_count == 0 or user_count < runner.user_count:
             users = user_count // len(hosts) * len(hosts)
         else:
@@ -181,14 +173,20 @@ class Blast:
         """Begin a run, or go on with one, and tell the workers its plan. Raises ToolkitError."""
         master, options, runner = self._master, self._options, self._runner
         assert master is not None
-        plan = replace(self._plan(), workers=runner.worker_count)
-        if options.resume and not self._resumed:
-            self._resumed = True
-            plan = master.resume(plan, hosts, users=users, run=options.resume)
+        plan = self._plan(vars(options))
+        resumes = bool(options.resume) and not self._resumed
+        if resumes:
+            run, self._resumed = options.resume, True
         else:
-            run = None if self._named else options.run
+            run = (None if self._named else options.run) or uuid4().hex[:12]
             self._named = True
-            plan = master.begin(plan, hosts, options=options, users=users, run=run)
+        plan = master.begin(
+            replace(plan, run=run, workers=runner.worker_count),
+            hosts,
+            users=users,
+            resumes=resumes,
+            options=options,
+        )
         options.toolkit_plan = asdict(plan)
         is_alone = not isinstance(runner, MasterRunner)
         workers = [runner.client_id] if is_alone else [one.id for one in runner.clients.ready]
@@ -206,22 +204,29 @@ class Blast:
 
     def _test_start(self, **_: Any) -> None:
         """Users are about to come, here or at the workers."""
-        told = getattr(self._runner.environment.parsed_options, "toolkit_plan", None)
-        if isinstance(self._runner, MasterRunner) or told is None:
+        runner = self._runner
+        options = runner.environment.parsed_options
+        sent = getattr(options, "toolkit_plan", None)
+        if isinstance(runner, MasterRunner) or sent is None:
             return
-        plan = WorkerPlan(**told)
+        plan = WorkerPlan(**sent)
         if plan.hosts_hash != self._early.hosts_hash:
             say("Error: this worker's list of hosts is not the master's; it sends nothing")
-            self._runner.environment.process_exit_code = 1
-            gevent.spawn(self._runner.quit)
+            runner.environment.process_exit_code = 1
+            gevent.spawn(runner.quit)
             return
-        runner = self._runner
-        self._worker.begin(
+        self._finish_run()
+        self.run = WorkerRun(
             plan,
+            self._addresses,
             name=self._name(runner.client_id),
             number=max(0, runner.worker_index),
-            # wanted now: a master tells it with each change
+            has_master=isinstance(runner, WorkerRunner),
+            # wanted now: a master sends it with each change
             users_per_host=lambda: int(runner.environment.parsed_options.toolkit_users_per_host),
+            send=lambda message: runner.send_message(TALLIES, message),
+            fire=runner.environment.events.request.fire,
+            say=say,
         )
         # what lives now lives long: the collector need not look at it again in the midst of an answer
         gc.collect()
@@ -232,7 +237,8 @@ class Blast:
     def _test_stopping(self, **_: Any) -> None:
         """Locust is about to stop: first let what is under way be answered, and all of it be stored."""
         if self._is_ending:  # Ctrl-C while it ends
-            self._worker.hurry()
+            if self.run is not None:
+                self.run.hurry()
             if self._master is not None:
                 self._master.hurry()
             self._has_ended.wait(LAST_WORDS_S)
@@ -253,11 +259,18 @@ class Blast:
             self._has_ended.set()
 
     def _finish(self) -> None:
-        worker, limit_s = self._worker, self._drain_s()
-        if worker.under_way:
-            say(f"Waiting up to {limit_s:g} s for {worker.under_way} answers; Ctrl-C leaves them")
-        worker.drain(limit_s)
-        worker.finish()
+        """Let this process's users have their answers, and send the last of its run."""
+        limit_s, run = self._drain_s(), self.run
+        if run is not None:
+            if run.under_way:
+                say(f"Waiting up to {limit_s:g} s for {run.under_way} answers; Ctrl-C leaves them")
+            run.drain(limit_s)
+        self._finish_run()
+
+    def _finish_run(self) -> None:
+        run, self.run = self.run, None
+        if run is not None:
+            run.finish()
 
     def _drain_s(self) -> float:
         given = self._environment.stop_timeout
@@ -298,8 +311,8 @@ def _ask_for_a_password(web_ui: Any) -> None:
 
     def ask() -> Response | None:
         given = request.authorization
-        said = (given.password or "").encode() if given is not None else b""
-        if hmac.compare_digest(said, password):
+        word = (given.password or "").encode() if given is not None else b""
+        if hmac.compare_digest(word, password):
             return None
         return Response("A password is needed.\n", 401, {"WWW-Authenticate": 'Basic realm="blast"'})
 

@@ -1,4 +1,4 @@
-"""The worker's side of a blast: opens the handlers, reports once a second, and ends without losing a request.
+"""One run on one worker: its handlers, a report to the master once a second, and an end that loses no request.
 
 A process that loads hosts has one, be it a worker of a master's or alone. Nothing here knows the database.
 """
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
-from blast_connection import EndedError
-from blast_handler import OVERDUE_S, HostHandler, WorkerRun
-from blast_plan import WorkerPlan
+from blast_connection import EndedError, HostAddress
+from blast_handler import OVERDUE_S, HostHandler
 from gevent.event import Event
 
 from toolkit.bench.health import MOST_CPU_SHARE, MOST_SEND_LAG_MS
+from toolkit.blast.plan import WorkerPlan
 from toolkit.blast.tallying import Tallying
 from toolkit.records import LoaderSecond
 
@@ -22,33 +22,49 @@ REPORT_AFTER_S = 0.05
 LAG_EVERY_S = 0.02
 """How often the event loop's lateness is looked at: 50 times a second cost 0.1 % of a core."""
 SILENT_AFTER_S = 5.0
-"""A master that says nothing for so long writes nothing down either, and its hosts are to be left alone."""
+"""A master that is silent for so long stores nothing either, and its hosts are to be left alone."""
 
 
-class Worker:
-    """One process's users, handlers and seconds."""
+class WorkerRun:
+    """One process's users, handlers and seconds in one run."""
 
     def __init__(
         self,
-        handlers: Sequence[HostHandler],
+        plan: WorkerPlan,
+        addresses: Sequence[HostAddress],
         *,
+        name: str,
+        number: int,
+        has_master: bool,
+        users_per_host: Callable[[], int],
         send: Callable[[Mapping[str, Any]], None],
         fire: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """`send` brings a message to the master, `fire` is Locust's request event, `say` tells a person one sentence."""
-        self.fire, self.say = fire, say
-        self._handlers, self._send = handlers, send
-        self._run: WorkerRun | None = None
-        self._heard_s: float | None = None
+        """`number` is unlike any other worker's of this master; `users_per_host`: how many all workers together should have now.
+
+        `send` brings a message to the master, `fire` is Locust's request event, `say` shows a person one sentence.
+        """
+        self.plan, self.name, self.number = plan, name, number
+        self.users_per_host, self.fire, self.say = users_per_host, fire, say
+        now_s = time.monotonic()
+        self.wall_offset_s = time.time() - now_s
+        """Wall clock - monotonic clock, read once a run."""
+        self.tallying = Tallying(plan.run, name, send)
+        self.handlers = {address.host.name: HostHandler(address, self) for address in addresses}
+        self._master_at_s = now_s if has_master else None
+        """When the master last showed that it lives."""
         self._in_flight: set[Any] = set()
         """Greenlets whose requests are under way."""
         self._idle = Event()
-        self._is_hurried = False
-        self._is_open = False
-        self._greenlets: list[gevent.Greenlet] = []
-        for handler in handlers:
-            handler.worker = self
+        self._is_open, self._is_hurried = True, False
+        self._next_s = int(self.wall())
+        self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
+        self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
+
+    def wall(self) -> float:
+        """Now, by the wall clock as it stood at the run's start."""
+        return time.monotonic() + self.wall_offset_s
 
     @property
     def may_send(self) -> bool:
@@ -57,28 +73,13 @@ class Worker:
 
     @property
     def _is_forgotten(self) -> bool:
-        return self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_AFTER_S
+        last_s = self._master_at_s
+        return last_s is not None and time.monotonic() - last_s > SILENT_AFTER_S
 
-    def begin(
-        self, plan: WorkerPlan, *, name: str, number: int, users_per_host: Callable[[], int]
-    ) -> None:
-        """Open the handlers for a run. `number` is unlike any other worker's of this master."""
-        self.finish()
-        now_s = time.monotonic()
-        self._run = run = WorkerRun(
-            plan=plan,
-            tallying=Tallying(plan.run, name, self._send),
-            name=name,
-            number=number,
-            users_per_host=users_per_host,
-            wall_offset_s=time.time() - now_s,
-        )
-        for handler in self._handlers:
-            handler.open(run)
-        self._next_s = int(run.wall())
-        self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
-        self._is_open = True
-        self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often, run)]
+    @property
+    def under_way(self) -> int:
+        """Requests whose answers are not over."""
+        return len(self._in_flight)
 
     def track(self, work: Callable[[], None]) -> None:
         """Do a request's work in this greenlet, which counts as in flight meanwhile."""
@@ -100,17 +101,20 @@ class Worker:
         self._in_flight.add(greenlet)
         greenlet.rawlink(self._in_flight.discard)
 
-    def heard_master(self) -> None:
+    def master_lives(self) -> None:
         """Note a sign of life of the master's."""
-        if self._is_forgotten and self._run is not None:
-            for handler in self._handlers:
+        if self._is_forgotten:
+            for handler in self.handlers.values():
                 handler.skip()
-        self._heard_s = time.monotonic()
+        if self._master_at_s is not None:
+            self._master_at_s = time.monotonic()
+
+    # --- the end -------------------------------------------------------------------------------------
 
     def drain(self, limit_s: float) -> None:
         """Begin no more requests, and wait for the answers under way; one that does not come is a failure."""
         if self._is_open:
-            for handler in self._handlers:
+            for handler in self.handlers.values():
                 handler.charge(OVERDUE_S)
         self._is_open = self._is_hurried = False
         try:
@@ -137,37 +141,32 @@ class Worker:
 
     def finish(self) -> None:
         """Send all that is left of the run."""
-        run, self._run = self._run, None
-        if run is None:
-            return
+        self._is_open = False
         for greenlet in self._greenlets:
             greenlet.kill(block=False)
-        self._note_seconds(run, int(run.wall()) + 1)
+        self._note_seconds(int(self.wall()) + 1)
         try:
-            run.tallying.report(run.wall(), before_s=None, final=True)
-        except Exception as error:  # noqa: BLE001 (nobody is there to tell it again)
-            self.say(f"The master could not be told the last seconds: {error}")
+            self.tallying.report(self.wall(), before_s=None, final=True)
+        except Exception as error:  # noqa: BLE001 (no later message will bring it)
+            self.say(f"The last seconds could not be sent to the master: {error}")
 
-    @property
-    def under_way(self) -> int:
-        """Requests whose answers are not over."""
-        return len(self._in_flight)
+    # --- each second ---------------------------------------------------------------------------------
 
-    def _report_often(self, run: WorkerRun) -> None:
+    def _report_often(self) -> None:
         while True:
-            due_s = int(run.wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
-            gevent.sleep(max(0.0, due_s - run.wall()))
-            now_s = int(run.wall())
+            due_s = int(self.wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
+            gevent.sleep(max(0.0, due_s - self.wall()))
+            now_s = int(self.wall())
             if self.may_send:
-                for handler in self._handlers:
+                for handler in self.handlers.values():
                     handler.charge()
-            self._note_seconds(run, now_s)
+            self._note_seconds(now_s)
             try:
-                run.tallying.report(run.wall(), before_s=now_s)
+                self.tallying.report(self.wall(), before_s=now_s)
             except Exception as error:  # noqa: BLE001 (whatever it was, the next message brings the content)
-                self.say(f"The master could not be told ({error}); it will be with the next second")
+                self.say(f"The master cannot be reached ({error}); the next second brings it all")
 
-    def _note_seconds(self, run: WorkerRun, before_s: int) -> None:
+    def _note_seconds(self, before_s: int) -> None:
         """How this process fared since the last time; equal for all seconds in which it could not even look."""
         now_s, cpu_s = time.monotonic(), time.process_time()
         cpu_share = (cpu_s - self._cpu_s) / max(1e-9, now_s - self._looked_s)
@@ -175,15 +174,15 @@ class Worker:
         self._looked_s, self._cpu_s, self._lag_s = now_s, cpu_s, 0.0
         for at_s in range(self._next_s, before_s):
             second = LoaderSecond(
-                run=run.plan.run,
+                run=self.plan.run,
                 at_s=at_s,
-                worker=run.name,
-                users=sum(handler.users for handler in self._handlers),
+                worker=self.name,
+                users=sum(handler.users for handler in self.handlers.values()),
                 cpu_share=cpu_share,
                 lag_ms=lag_ms,
                 limited=cpu_share > MOST_CPU_SHARE or lag_ms > MOST_SEND_LAG_MS,
             )
-            run.tallying.add_second(second)
+            self.tallying.add_second(second)
         self._next_s = max(self._next_s, before_s)
 
     def _watch_lag(self) -> None:

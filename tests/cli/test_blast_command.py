@@ -83,41 +83,39 @@ def test_a_host_on_this_machine_is_refused_with_the_way_out() -> None:
     assert not Path("data").exists()
 
 
-def test_a_missing_hosts_file_is_an_error_with_a_hint() -> None:
-    assert refused().startswith("Error: `hosts.txt` cannot be read: no such file")
-
-
-def test_an_unknown_profile_is_an_error_before_anything_starts() -> None:
-    told = refused(NOBODY, "--non-neutral", "--profile", "nope")
-    assert told.startswith("Error: no profile is called `nope`")
-
-
-def test_a_missing_key_is_an_error_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ALICE_KEY", raising=False)
-    Path("hosts.txt").write_text("alice 10.0.0.4 api_key_env=ALICE_KEY\n")
-    assert refused().startswith("Error: `ALICE_KEY` is not set")
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("hosts", "words", "message"),
     [
-        ("--users", "0"),
-        ("--rate", "0"),
-        ("--duration", "10"),
-        ("--mix", "101"),
-        ("--canaries", "-1"),
-        ("--processes", "0"),
+        (None, (), "`hosts.txt` cannot be read: no such file"),
+        (f"a {NOBODY}", ("--non-neutral", "--profile", "nope"), "no profile is called `nope`"),
+        ("alice 10.0.0.4 api_key_env=ALICE_KEY", (), "`ALICE_KEY` is not set"),
     ],
 )
-def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str]) -> None:
-    assert words[0] in refused(NOBODY, *words, code=2)
+def test_what_is_missing_is_an_error_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, hosts: str | None, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.delenv("ALICE_KEY", raising=False)
+    if hosts is not None:
+        Path("hosts.txt").write_text(f"{hosts}\n")
+    assert refused(*words).startswith(f"Error: {message}")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        *(
+            ((option, value), f"Invalid value for '{option}'")
+            for option, value in (
+                ("--users", "0"),
+                ("--rate", "0"),
+                ("--duration", "10"),
+                ("--mix", "101"),
+                ("--canaries", "-1"),
+                ("--processes", "0"),
+            )
+        ),
+        # past all bounds, even of a dry run: click's own ranges let `nan` and `inf` through
         (("--rate", "nan"), "--rate is 100,000 at most"),
-        (("--rate", "inf"), "--rate is 100,000 at most"),
         (("--spawn-rate", "inf"), "--spawn-rate is 1,000,000 at most"),
         (("--canaries", "nan"), "--canaries is 100 at most"),
         (("--timeout", "2h"), "--timeout is an hour at most"),
@@ -125,11 +123,8 @@ def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str]) -> None:
         (("--window", "25h"), "--window is a day at most"),
     ],
 )
-def test_a_number_past_all_bounds_is_a_wrong_command_line_even_of_a_dry_run(
-    words: tuple[str, str], message: str
-) -> None:
-    told = refused(NOBODY, "--non-neutral", *words, "--dry-run", code=2)
-    assert told.endswith(f"Error: {message}\n")
+def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str], message: str) -> None:
+    assert message in refused(NOBODY, "--non-neutral", *words, "--dry-run", code=2)
 
 
 def test_numbers_at_their_bounds_can_be_meant() -> None:
@@ -266,7 +261,7 @@ def test_hosts_called_as_the_words_that_make_the_load_and_all_dead_are_exit_1_wi
     Path("p.toml").write_text(
         '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "3s"\nusers = 1\n'
     )
-    names = ("globals", "shape_class", "len", "_desks")
+    names = ("globals", "shape_class", "len", "_addresses")
     Path("hosts.txt").write_text(
         "".join(f"{name} http://127.0.0.1:{port}\n" for port, name in enumerate(names, start=9))
     )

@@ -38,7 +38,7 @@ def dry(*words: str) -> Result:
     return CliRunner().invoke(command, ["--dry-run", *words])
 
 
-def told(*words: str) -> list[dict[str, Any]]:
+def rows(*words: str) -> list[dict[str, Any]]:
     result = dry(*words, "--json")
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -68,8 +68,8 @@ def test_no_name_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [socket.AI_NUMERICHOST]
 
 
-def test_json_tells_each_hosts_part() -> None:
-    alice, bob = told("--users", "3", "--duration", "1h")
+def test_json_has_each_hosts_part() -> None:
+    alice, bob = rows("--users", "3", "--duration", "1h")
     # 3 users become 4, 2 a host; 2 users x 3,600 s / 2 s an answer
     assert alice == {
         "name": "alice",
@@ -89,16 +89,14 @@ def test_json_tells_each_hosts_part() -> None:
         ],
     }
     assert (bob["model"], bob["sends_key"]) == (None, False)
-
-
-def test_a_rate_says_how_many_requests_there_will_be() -> None:
-    (alice, _) = told("--rate", "2.5", "--duration", "10m")
+    # a rate says how many there will be
+    (alice, _) = rows("--rate", "2.5", "--duration", "10m")
     assert (alice["requests"], alice["requests_at_2s"]) == (1500, None)
 
 
 def test_shares_lengths_and_chains_are_the_profiles() -> None:
     Path("p.toml").write_text(CHAIN)
-    (alice, _) = told("--profile", "p.toml", "--users", "2", "--duration", "40s")
+    (alice, _) = rows("--profile", "p.toml", "--users", "2", "--duration", "40s")
     assert alice["stream_share"] == 0.25
     assert alice["prompts"] == [
         {"name": "often", "share": 0.75, "prompt_chars": 4, "max_tokens": 64, "steps": 1},
@@ -108,13 +106,13 @@ def test_shares_lengths_and_chains_are_the_profiles() -> None:
     assert alice["requests_at_2s"] == 10
 
 
-def test_phases_are_told_and_their_users_counted() -> None:
+def test_phases_are_named_and_their_users_counted() -> None:
     Path("p.toml").write_text(
         '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "ramp"\nfor = "1m"\nusers = [0, 10]\n'
         '[[phases]]\nname = "hold"\nfor = "2m"\nusers = 10\n'
         '[[phases]]\nname = "calm"\nfor = "2s"\nusers = 1\n'
     )
-    (alice, _) = told("--profile", "p.toml")
+    (alice, _) = rows("--profile", "p.toml")
     # (60 s x 5 + 120 s x 10 + 2 s x 1) / 2 s
     assert (alice["users"], alice["duration_s"], alice["requests_at_2s"]) == (10, 182, 751)
     text = dry("--profile", "p.toml").stdout
@@ -123,11 +121,11 @@ def test_phases_are_told_and_their_users_counted() -> None:
     assert "Phase `calm`: 2 s, 1 user a host." in text
 
 
-def test_the_tables_tell_a_person_the_same() -> None:
+def test_the_tables_show_a_person_the_same() -> None:
     result = dry("--users", "4", "--duration", "2h", "--canaries", "2")
     lines = result.stdout.splitlines()
     assert lines[2].split()[:5] == ["alice", "http://10.0.0.4:8000", "2", "-", "7,200"]
-    assert lines[3].endswith("what it serves   -       ".rstrip()) or "what it serves" in lines[3]
+    assert "what it serves" in lines[3]
     assert "ALICE_KEY" in lines[2]
     assert "2 h under load: 4 users, the same number on every host." in lines
     assert "50% of the answers are streamed." in lines
@@ -135,24 +133,14 @@ def test_the_tables_tell_a_person_the_same() -> None:
     assert result.stderr == ""
 
 
-def test_without_canaries_and_scout_it_says_so() -> None:
+def test_what_is_left_out_or_stands_in_the_way_is_said_beforehand() -> None:
     text = dry("--canaries", "0", "--no-scout").stdout
     assert "canaries" not in text
     assert "Nobody looks at the hosts beside the load." in text
-
-
-def test_rounded_users_and_a_host_on_this_machine_are_said_beforehand() -> None:
     result = dry("127.0.0.1:9", "10.0.0.5", "--users", "3")
     assert "3 users were rounded up to 4" in result.stderr
     assert "Warning: `127.0.0.1:9` (127.0.0.1) is on this machine" in result.stderr
     assert "--non-neutral" not in dry("127.0.0.1:9", "--non-neutral").stderr
-
-
-def test_a_missing_key_is_no_obstacle_to_a_dry_run() -> None:
-    assert dry().exit_code == 0
-
-
-def test_a_dry_run_of_a_resumed_run_is_a_contradiction() -> None:
-    result = dry("--resume", "abc")
-    assert result.exit_code == 2
-    assert "leave --resume out" in result.stderr
+    contradiction = dry("--resume", "abc")
+    assert contradiction.exit_code == 2
+    assert "leave --resume out" in contradiction.stderr

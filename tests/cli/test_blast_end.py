@@ -21,38 +21,35 @@ def second(at_s: int, worker: str = "0", **changes: Any) -> LoaderSecond:
 # --- the strain -------------------------------------------------------------------------------------
 
 
-def test_a_second_counts_once_however_many_workers_were_at_their_limit() -> None:
-    seconds = [
-        second(1, "0", limited=True, cpu_share=0.97, lag_ms=12.0),
-        second(1, "1", limited=True, cpu_share=0.91, lag_ms=130.0),
-        second(2, "0", cpu_share=0.99, lag_ms=500.0),  # not called limited, so not in the figures
-        second(3, "0", limited=True, cpu_share=0.5),
-        second(4, "0"),
-    ]
-    strain = strain_of(seconds)
-    assert strain is not None
-    assert strain == (
-        "this machine was the limit in 2 of 4 s (50%): a process used up to 97% of a core and was up to 130 ms "
-        "late. These seconds describe it and not the hosts; use fewer users, more `--processes`, or a quieter "
-        "machine"
-    )
-
-
-def test_a_strain_whose_reason_nobody_measured_has_none() -> None:
-    strain = strain_of([second(1, limited=True)])
-    assert strain is not None
-    assert strain.startswith("this machine was the limit in 1 of 1 s (100%). These seconds")
-    lagging = strain_of([second(1, limited=True, lag_ms=80.0)])
-    assert lagging is not None
-    assert "(100%): a process was up to 80 ms late. These" in lagging
-    busy = strain_of([second(1, limited=True, cpu_share=0.95)])
-    assert busy is not None
-    assert "(100%): a process used up to 95% of a core. These" in busy
-
-
-def test_without_a_limited_second_there_is_no_strain() -> None:
-    assert strain_of([]) is None
-    assert strain_of([second(1, cpu_share=0.99)]) is None
+@pytest.mark.parametrize(
+    ("seconds", "strain"),
+    [
+        ([], None),
+        ([second(1, cpu_share=0.99)], None),
+        # a second counts once, however many workers were at their limit; what is not called limited is in no figure
+        (
+            [
+                second(1, "0", limited=True, cpu_share=0.97, lag_ms=12.0),
+                second(1, "1", limited=True, cpu_share=0.91, lag_ms=130.0),
+                second(2, "0", cpu_share=0.99, lag_ms=500.0),
+                second(3, "0", limited=True, cpu_share=0.5),
+                second(4, "0"),
+            ],
+            "this machine was the limit in 2 of 4 s (50%): a process used up to 97% of a core and was up to 130 ms late. ",
+        ),
+        # a reason that nobody measured is none
+        ([second(1, limited=True)], "this machine was the limit in 1 of 1 s (100%). "),
+        (
+            [second(1, limited=True, lag_ms=80.0)],
+            "this machine was the limit in 1 of 1 s (100%): a process was up to 80 ms late. ",
+        ),
+    ],
+)
+def test_the_strain_is_the_seconds_in_which_this_machine_was_the_limit(
+    seconds: list[LoaderSecond], strain: str | None
+) -> None:
+    rest = "These seconds describe it and not the hosts; use fewer users, more `--processes`, or a quieter machine"
+    assert strain_of(seconds) == (strain and strain + rest)
 
 
 # --- how to go on ------------------------------------------------------------------------------------

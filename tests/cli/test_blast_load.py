@@ -56,11 +56,6 @@ def driven(
     return asyncio.run(drive(child, os.environ, besides, say=say)), child, said
 
 
-def died(code: int, lines: list[str], *, is_begun: bool) -> ToolkitError:
-    again = "toolkit blast --resume r1"
-    return failure(code, lines, run="r1", is_begun=is_begun, resume_command=again)
-
-
 def is_alive(number: int) -> bool:
     try:
         state = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -77,29 +72,24 @@ def until(is_so: Callable[[], object]) -> None:
     pytest.fail("it did not come to that within 60 s")
 
 
-def interrupt_self(line: str) -> None:
-    if line == "ready":
-        os.kill(os.getpid(), signal.SIGINT)
-
-
 # --- its end ----------------------------------------------------------------------------------------
 
 
-def test_a_load_that_ends_by_itself_was_not_stopped() -> None:
-    ended, child, said = driven(script("print('one'); print('two', end='')"))
-    assert ended == (0, False)
-    assert list(child.lines) == said == ["one", "two"]
-
-
-def test_its_exit_code_and_its_errors_are_heard() -> None:
-    ended, child, _ = driven(script("import sys; print('no', file=sys.stderr); sys.exit(3)"))
-    assert ended == (3, False)
-    assert list(child.lines) == ["no"]
-
-
-def test_a_killed_load_is_told_by_its_signal() -> None:
-    ended, _, _ = driven(script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    assert ended == (-signal.SIGKILL, False)
+@pytest.mark.parametrize(
+    ("text", "code", "lines"),
+    [
+        ("print('one'); print('two', end='')", 0, ["one", "two"]),
+        ("import sys; print('no', file=sys.stderr); sys.exit(3)", 3, ["no"]),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, []),
+        # in a session of its own: a terminal's interrupt would reach it twice, and end it in the middle of its last second
+        ("import os; print(os.getpgid(0) == os.getpid() == os.getsid(0))", 0, ["True"]),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\n' + b'x' * 10**6 + b'\\nlast')", 0, ["\ufffd", "x" * 2000, "last"]),
+    ],
+)  # fmt: skip
+def test_a_load_that_ends_by_itself_was_not_stopped(text: str, code: int, lines: list[str]) -> None:
+    ended, child, said = driven(script(text))
+    assert ended == (code, False)
+    assert list(child.lines) == said == lines
 
 
 def test_what_a_killed_load_forked_is_gone_with_it() -> None:
@@ -176,17 +166,10 @@ def test_the_second_sign_of_a_closed_terminal_is_nobodys_haste() -> None:
     assert said == ["ready", STOPPING, "clean end"]
 
 
-def test_a_terminals_interrupt_does_not_reach_the_load_by_itself() -> None:
-    """It would get two, and the second one ends it in the middle of its last second."""
-    text = "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"
-    _, child, _ = driven(script(text))
-    assert list(child.lines) == ["True True"]
-
-
 # --- beside it --------------------------------------------------------------------------------------
 
 
-def test_what_goes_on_beside_ends_with_the_load() -> None:
+def test_what_goes_on_beside_ends_with_the_load_and_its_failure_costs_no_measurement() -> None:
     steps: list[str] = []
 
     async def beside() -> None:
@@ -196,16 +179,12 @@ def test_what_goes_on_beside_ends_with_the_load() -> None:
         finally:
             steps.append("ended")
 
-    driven(script("print(1)"), besides=[beside])
-    assert steps == ["began", "ended"]
-
-
-def test_a_failure_beside_is_told_and_costs_no_measurement() -> None:
-    async def beside() -> None:
+    async def failing() -> None:
         raise ToolkitError("the disk is full", "hint")
 
-    ended, _, said = driven(script("print(1)"), besides=[beside])
+    ended, _, said = driven(script("print(1)"), besides=[beside, failing])
     assert ended[0] == 0
+    assert steps == ["began", "ended"]
     assert "Warning: the disk is full; the load goes on" in said
 
 
@@ -234,7 +213,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
         from toolkit.cli.blast.load import LoadProcess
         async def main():
             child = LoadProcess([sys.executable, {str(load)!r}])
-            child.start(os.environ, lambda line: print(line, flush=True))
+            await child.start(os.environ, lambda line: print(line, flush=True))
             await child.ended()
         asyncio.run(main())
     """)
@@ -258,132 +237,90 @@ def test_a_load_whose_parent_died_before_the_leash_was_on_never_begins() -> None
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
-# --- what it says -----------------------------------------------------------------------------------
+# --- what it prints ---------------------------------------------------------------------------------
 
 
-def test_a_secret_is_never_repeated() -> None:
+def test_a_secret_is_never_repeated_and_only_the_last_lines_are_kept() -> None:
     lines: list[str] = []
 
-    async def main() -> None:
-        child = LoadProcess(script("print('key=hunter2! hunter2!')"), secrets=["hunter2!", ""])
-        child.start(os.environ, lines.append)
+    async def main() -> list[str]:
+        text = r"""
+            print('\x1b[31m key=hunter2! hunter2!')
+            [print(n, 'x' * 5000) for n in range(199)]
+        """
+        child = LoadProcess(script(text), secrets=["hunter2!", ""])
+        await child.start(os.environ, lines.append)
         await child.ended()
-        assert list(child.lines) == ["key=*** ***"]
+        return list(child.lines)
 
-    asyncio.run(main())
-    assert lines == ["key=*** ***"]
-
-
-def test_only_the_last_lines_are_kept_and_nothing_that_moves_a_cursor() -> None:
-    _, child, _ = driven(script(r"[print('\x1b[31m', n, 'x' * 5000) for n in range(300)]"))
-    assert len(child.lines) == 200
-    assert child.lines[-1].startswith("[31m 299 xxx")
-    assert max(map(len, child.lines)) == 2_000
-
-
-def test_bytes_that_are_no_text_and_a_line_without_end_harm_nobody() -> None:
-    text = "import sys; sys.stdout.buffer.write(b'\\xff\\n' + b'x' * 10**6 + b'\\nlast')"
-    _, child, _ = driven(script(text))
-    assert child.lines[0] == "�"
-    assert child.lines[-1] == "last"
+    kept = asyncio.run(main())
+    # nothing that moves a cursor, and no endless line
+    assert lines[0] == kept[0] == "[31m key=*** ***"
+    assert kept[-1].startswith("198 xxx")
+    assert (len(kept), max(map(len, kept))) == (200, 2_000)
 
 
 @pytest.mark.parametrize(
-    ("lines", "message", "hint"),
+    ("line", "is_shown"),
     [
-        (["Error: no hosts", "", "Hint: write some"], "no hosts", "write some"),
-        (["Error: first", "Hint: a", "Error: second"], "second", ""),
-        (["Hint: alone", "Error: told"], "told", ""),
+        ("The last seconds could not be stored and are lost", True),
+        *(
+            (line, False)
+            for line in (
+                "Blast of 2 hosts: a, b",
+                "Run 3f: 2 users a host, 4 together",
+                "Waiting up to 30 s for 2 answers; Ctrl-C leaves them",
+                "Error: x",
+                "  File x",
+                "",
+                "KeyboardInterrupt",
+                "Fatal Python error: init_import_site: Failed to import the site module",
+                "2026-11-21T11:34:57Z",
+            )
+        ),
     ],
 )
-def test_the_last_error_is_told_with_its_hint(lines: list[str], message: str, hint: str) -> None:
-    error = died(1, lines, is_begun=False)
-    assert (error.message, error.hint) == (message, hint)
-
-
-def test_what_is_no_error_of_the_toolkits_is_quoted() -> None:
-    error = died(1, ["[2026] ERROR/root: x", "Hint: y"], is_begun=False)
-    assert error.message == (
-        "the load ended with exit code 1 before its first request; it said:\n"
-        "[2026] ERROR/root: x\nHint: y"
-    )
-
-
-# --- what is passed on ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Blast of 2 hosts: a, b",
-        "Run 3f: 2 users a host, 4 together",
-        "Waiting up to 30 s for 2 answers; Ctrl-C leaves them",
-        "Error: x",
-        "  File x",
-        "",
-        "KeyboardInterrupt",
-        "Fatal Python error: init_import_site: Failed to import the site module",
-        "Python runtime state: initialized",
-        "2026-11-21T11:34:57Z",
-    ],
-)
-def test_what_is_said_here_already_is_not_passed_on(line: str) -> None:
+def test_what_only_the_load_knows_is_passed_on(line: str, is_shown: bool) -> None:
     _, child, said = driven(script(f"print({line!r})"))
-    assert (list(child.lines), said) == ([line], [])
+    assert (list(child.lines), said) == ([line], [line] if is_shown else [])
 
 
-def test_what_only_the_load_knows_is_passed_on() -> None:
-    _, _, said = driven(script("print('The last seconds could not be stored and are lost')"))
-    assert said == ["The last seconds could not be stored and are lost"]
-
-
-# --- why it died ------------------------------------------------------------------------------------
-
-
-def test_what_the_load_refuses_is_told_in_its_own_words() -> None:
-    error = died(1, ["Profile x", "Error: no hosts", "", "Hint: write some"], is_begun=False)
-    assert (error.message, error.hint) == ("no hosts", "write some")
-
-
-def test_a_load_that_fails_without_a_word_of_its_own_is_quoted() -> None:
-    error = died(2, [*map(str, range(20)), "ImportError: no gevent"], is_begun=False)
-    assert error.message.startswith(
-        "the load ended with exit code 2 before its first request; it said:\n13\n"
-    )
-    assert error.message.endswith("\nImportError: no gevent")
-    assert died(3, [], is_begun=False).message == (
-        "the load ended with exit code 3 before its first request"
-    )
+AGAIN = "toolkit blast --resume r1"
+KEPT = "; what it had counted up to then is kept"
 
 
 @pytest.mark.parametrize(
-    ("code", "how"),
+    ("code", "lines", "is_begun", "message", "hint"),
     [
-        (-9, "was killed by SIGKILL"),
-        (-63, "was killed by signal 63"),
-        (0, "ended with exit code 0"),
+        # the last error is the load's own word, with its hint
+        (1, ["Profile x", "Error: no hosts", "", "Hint: write some"], False, "no hosts", "write some"),
+        (1, ["Error: first", "Hint: a", "Error: second"], False, "second", ""),
+        (1, ["Hint: alone", "Error: late"], False, "late", ""),
+        # what is none of the toolkit's is quoted
+        (1, ["[2026] ERROR/root: x", "Hint: y"], False,
+         "the load ended with exit code 1 before its first request; it said:\n[2026] ERROR/root: x\nHint: y", None),
+        (2, [*map(str, range(20)), "ImportError"], False,
+         "the load ended with exit code 2 before its first request; it said:\n13\n14\n15\n16\n17\n18\n19\nImportError", None),
+        (3, [], False, "the load ended with exit code 3 before its first request", None),
+        # in the midst it says how, and how to go on
+        (-9, ["Traceback (most recent call last):"], True, f"the load of run `r1` was killed by SIGKILL{KEPT}", f"Go on with `{AGAIN}`"),
+        (-63, [], True, f"the load of run `r1` was killed by signal 63{KEPT}", f"Go on with `{AGAIN}`"),
+        (1, ["Error: the disk is full", "Hint: free some"], True,
+         f"the load of run `r1` ended with exit code 1: the disk is full{KEPT}", f"Go on with `{AGAIN}`"),
     ],
-)
-def test_a_load_that_dies_in_the_midst_says_how_and_how_to_go_on(code: int, how: str) -> None:
-    error = died(code, ["Traceback (most recent call last):"], is_begun=True)
-    assert error.message == f"the load of run `r1` {how}; what it had counted up to then is kept"
-    assert error.hint == "Go on with `toolkit blast --resume r1`"
-
-
-def test_its_own_error_in_the_midst_is_told_with_the_way_on() -> None:
-    error = died(1, ["Error: the disk is full", "Hint: free some"], is_begun=True)
-    assert error.message.startswith(
-        "the load of run `r1` ended with exit code 1: the disk is full; "
-    )
-    assert error.hint.startswith("Go on with")
+)  # fmt: skip
+def test_a_load_that_dies_says_why_and_how_to_go_on(
+    code: int, lines: list[str], is_begun: bool, message: str, hint: str | None
+) -> None:
+    error = failure(code, lines, run="r1", is_begun=is_begun, resume_command=AGAIN)
+    assert error.message == message
+    assert hint is None or error.hint == hint
 
 
 def test_the_childs_environment_holds_keys_and_no_words_for_a_plain_locust() -> None:
     own = {"PATH": "/bin", "LOCUST_HOST": "http://x", "LOCUST_KEY": "k", "TOOLKIT_MODEL": "m"}
-    told = environment(own, {"LOCUST_KEY"})
-    assert told["LOCUST_KEY"] == "k"
-    assert told["PATH"] == "/bin"
-    assert not {"LOCUST_HOST", "TOOLKIT_MODEL"} & set(told)
+    passed = environment(own | {"TOOLKIT_REQUEST_TIMEOUT": "1"}, {"LOCUST_KEY"})
+    assert passed.keys() & {*own, "TOOLKIT_REQUEST_TIMEOUT"} == {"PATH", "LOCUST_KEY"}
 
 
 def test_a_toolkit_without_its_locustfile_says_where_it_should_be(tmp_path: Path) -> None:

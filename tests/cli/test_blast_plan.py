@@ -63,75 +63,70 @@ def words(plan: BlastPlan, **changes: Any) -> dict[str, str]:
 def test_without_a_word_it_is_the_contest_for_a_window() -> None:
     plan = plan_of([A, B])
     assert (plan.users, plan.users_per_host, plan.duration_s) == (32, 16, 900.0)
-    assert (plan.profile.name, plan.stream_share, plan.max_tokens_of(None)) == ("contest", 0.5, 256)
-    assert (plan.canary_percent, plan.processes, plan.rate, plan.timeout_s) == (1.0, 1, None, 60.0)
-    assert plan.spawn_rate == 32
-    assert plan.notes == ()
+    assert (plan.profile.name, plan.streamed, plan.max_tokens_of(None)) == ("contest", 0.5, 256)
+    assert (plan.canaries, plan.processes, plan.rate, plan.request_timeout_s) == (
+        1.0,
+        1,
+        None,
+        60.0,
+    )
+    assert (plan.spawn_rate, plan.notes) == (32, ())
 
 
-def test_users_are_rounded_up_to_a_multiple_of_the_hosts_and_it_is_said() -> None:
+def test_users_are_rounded_up_and_begin_at_most_a_hundred_a_second_unless_somebody_says_more() -> (
+    None
+):
     plan = plan_of([A, B, C], users=10)
     assert (plan.users, plan.users_per_host) == (12, 4)
-    (note,) = plan.notes
-    assert "10 users were rounded up to 12" in note
-
-
-def test_at_most_a_hundred_users_begin_in_a_second_unless_somebody_says_more() -> None:
+    assert "10 users were rounded up to 12" in plan.notes[0]
     assert plan_of([A], users=300).spawn_rate == 100
     assert plan_of([A], users=300, spawn_rate=150.0).spawn_rate == 150
 
 
 def test_the_users_words_go_before_the_profiles() -> None:
     plan = plan_of([A], mix=0, max_tokens=8, canaries=0.0)
-    assert (plan.stream_share, plan.max_tokens_of(None), plan.canary_percent) == (0.0, 8, 0.0)
-    assert plan.max_tokens_of(4) == 4  # a prompt's own lower limit stays
-    assert plan.max_tokens_of(64) == 8
+    assert (plan.streamed, plan.max_tokens_of(None), plan.canaries) == (0.0, 8, 0.0)
+    # a prompt's own lower limit stays
+    assert [plan.max_tokens_of(limit) for limit in (4, 64)] == [4, 8]
 
 
 def test_phases_say_how_many_users_and_how_long(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text(PHASES)
-    plan = plan_of([A, B], profile=str(tmp_path / "p.toml"))
+    profile = str(tmp_path / "p.toml")
+    Path(profile).write_text(PHASES)
+    plan = plan_of([A, B], profile=profile)
     # 4 users a host at most, 30 s + 60 s
     assert (plan.users, plan.duration_s) == (8, 90.0)
-    told = words(plan)
-    assert not {"--users", "--run-time", "--spawn-rate"} & set(told)
-
-
-@pytest.mark.parametrize(("word", "value"), [("users", 4), ("duration", 60.0), ("spawn_rate", 1.0)])
-def test_what_phases_say_cannot_be_said_again(tmp_path: Path, word: str, value: float) -> None:
-    (tmp_path / "p.toml").write_text(PHASES)
-    with pytest.raises(click.UsageError, match=f"leave --{word.replace('_', '-')} out"):
-        plan_of([A], profile=str(tmp_path / "p.toml"), **{word: value})
+    assert not {"--users", "--run-time", "--spawn-rate"} & set(words(plan))
+    for word, value in (("users", 4), ("duration", 60.0), ("spawn_rate", 1.0)):
+        with pytest.raises(click.UsageError, match=f"leave --{word.replace('_', '-')} out"):
+            plan_of([A], profile=profile, **{word: value})
+    # in a run that goes on they begin anew, whatever it had so far
+    again = plan_of([A], **before(60, profile=profile, duration_s=None, users=8))
+    assert again.duration_s == 90.0
+    assert again.notes == (f"The phases of `{again.profile.name}` begin anew",)
 
 
 # --- a run that goes on -----------------------------------------------------------------------------
 
 
 def test_a_resumed_run_takes_its_settings_and_the_rest_of_its_time() -> None:
-    told = {
-        "users": 8,
-        "spawn_rate": 2.0,
-        "duration_s": 7200.0,
-        "profile": "bench",
+    load = {
         "canaries": 0.0,
         "mix": 25.0,
         "max_tokens": 16,
         "model": "m",
         "rate": 3.0,
         "request_timeout_s": 9.0,
-        "workers": 2,
     }
-    plan = plan_of([A, B], **before(200, **told))
+    settings = load | {"users": 8, "spawn_rate": 2.0, "profile": "bench", "workers": 2}
+    plan = plan_of([A, B], **before(200, duration_s=7200.0, **settings))
     assert (plan.users, plan.spawn_rate, plan.duration_s) == (8, 2.0, 7000.0)
-    assert (plan.profile.name, plan.mix, plan.max_tokens, plan.model) == ("bench", 25.0, 16, "m")
-    assert (plan.rate, plan.timeout_s, plan.processes, plan.canary_percent) == (3.0, 9.0, 2, 0.0)
-
-
-def test_what_the_user_says_goes_before_the_resumed_run() -> None:
-    resumed = before(200, users=8, duration_s=7200.0, mix=25.0, canaries=5.0)
-    plan = plan_of([A, B], users=4, duration=60.0, mix=0, canaries=0.0, **resumed)
-    assert (plan.users, plan.duration_s, plan.stream_share) == (4, 60.0, 0.0)
-    assert plan.canary_percent == 0.0
+    assert (plan.profile.name, plan.processes) == ("bench", 2)
+    assert {name: getattr(plan, name) for name in load} == load
+    # what the user says goes before
+    more: dict[str, Any] = {"users": 4, "duration": 60.0, "mix": 0, "canaries": 5.0}
+    plan = plan_of([A, B], **more, **before(200, duration_s=7200.0, **settings))
+    assert (plan.users, plan.duration_s, plan.streamed, plan.canaries) == (4, 60.0, 0.0, 5.0)
 
 
 def test_a_run_that_had_all_its_time_needs_a_word_how_much_longer() -> None:
@@ -142,17 +137,10 @@ def test_a_run_that_had_all_its_time_needs_a_word_how_much_longer() -> None:
     assert plan_of([A], duration=5.0, **before(60, duration_s=60)).duration_s == 5.0
 
 
-def test_a_run_without_a_planned_end_goes_on_for_a_window() -> None:
+def test_a_run_without_a_planned_end_goes_on_for_a_window_and_a_damaged_one_not_at_all() -> None:
     assert plan_of([A], **before(100, duration_s=None)).duration_s == 800.0
-
-
-def test_the_phases_of_a_run_that_goes_on_begin_anew_and_it_is_said(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text(PHASES)
-    told = before(60, profile=str(tmp_path / "p.toml"), duration_s=None, users=8)
-    plan = plan_of([A], **told)
-    # 30 s + 60 s, whatever it had so far
-    assert plan.duration_s == 90.0
-    assert plan.notes == (f"The phases of `{plan.profile.name}` begin anew",)
+    with pytest.raises(ToolkitError, match="settings of run `rrrrrrrrrrrr` are not as"):
+        plan_of([A], resumed=Run(id="r" * 12, verb="blast", started_at=0.0, settings="["))
 
 
 def test_a_run_goes_on_with_its_own_hosts_only() -> None:
@@ -169,8 +157,7 @@ def test_a_run_goes_on_with_its_own_hosts_only() -> None:
 
 def test_the_command_line_says_all_of_the_plan() -> None:
     plan = plan_of([A, B], users=4, duration=90.5, rate=2.5, mix=25, max_tokens=16, model="m")
-    told = words(plan, not_neutral="`a` is here", ca="ca.pem")
-    assert told == {
+    assert words(plan, not_neutral="`a` is here", ca="ca.pem") == {
         "--hosts-file": "hosts",
         "--db": "data/toolkit.db",
         "--run": "r1",
@@ -193,17 +180,14 @@ def test_the_command_line_says_all_of_the_plan() -> None:
     assert {"--headless", "--insecure", "--skip-log-setup"} <= set(line)
 
 
-def test_a_resumed_run_is_named_as_one() -> None:
-    told = words(plan_of([A], **before(duration_s=60)), is_resumed=True)
-    assert told["--resume"] == "r1"
-    assert "--run" not in told
-
-
-def test_several_processes_meet_on_loopback_only() -> None:
-    told = words(plan_of([A], processes=3))
-    assert told["--processes"] == "3"
-    assert told["--master-bind-host"] == told["--master-host"] == "127.0.0.1"
-    assert told["--master-bind-port"] == told["--master-port"]
+def test_a_resumed_run_is_named_as_one_and_several_processes_meet_on_loopback_only() -> None:
+    resumed = words(plan_of([A], **before(duration_s=60)), is_resumed=True)
+    assert resumed["--resume"] == "r1"
+    assert "--run" not in resumed
+    several = words(plan_of([A], processes=3))
+    assert several["--processes"] == "3"
+    assert several["--master-bind-host"] == several["--master-host"] == "127.0.0.1"
+    assert several["--master-bind-port"] == several["--master-port"]
 
 
 def test_the_hosts_file_means_the_same_hosts_and_is_gone_afterwards() -> None:

@@ -63,30 +63,38 @@ def line_of(*standings: Standing) -> str:
     )
 
 
-def test_the_leader_is_named_and_tied_ones_are_counted() -> None:
-    first, tied, last = standing("a", 1, rps=1234.56), standing("b", 1), standing("c", 3)
-    assert line_of(first, last) == "a leads with 1,234.6 requests/s; 0.0% errors"
-    assert line_of(first, tied, last) == "a and 1 more lead with 1,234.6 requests/s; 0.0% errors"
+DEAD = [standing(name, 1, ok=0, errors=5) for name in "abcde"]
+FIRST = standing("a", 1, rps=1234.56)
 
 
-def test_nobody_leads_before_the_first_answer() -> None:
-    assert line_of(standing("a", 1, rps=0.0, ok=0)) == "no answer yet; nothing ended yet"
-    assert line_of() == "no answer yet; nothing ended yet"
-
-
-def test_who_fails_all_along_is_named_up_to_three() -> None:
-    dead = [standing(name, 1, ok=0, errors=5) for name in "abcde"]
-    assert line_of(*dead[:2]) == "no answer yet; no answer from a, b; 100.0% errors"
-    assert line_of(*dead) == "no answer yet; no answer from a, b, c and 2 more; 100.0% errors"
-    # one that was asked nothing yet, and one that answers now and then
-    assert line_of(standing("f", 1, ok=0), standing("g", 1, ok=1, errors=9)) == (
-        "g leads with 1.0 requests/s; 90.0% errors"
-    )
-
-
-def test_errors_are_a_share_of_all_that_ended() -> None:
-    told = line_of(standing("a", 1, ok=997), standing("b", 2, ok=0, errors=3))
-    assert told == "a leads with 1.0 requests/s; no answer from b; 0.3% errors"
+@pytest.mark.parametrize(
+    ("standings", "line"),
+    [
+        ([FIRST, standing("c", 3)], "a leads with 1,234.6 requests/s; 0.0% errors"),
+        (
+            [FIRST, standing("b", 1), standing("c", 3)],
+            "a and 1 more lead with 1,234.6 requests/s; 0.0% errors",
+        ),
+        # nobody leads before the first answer
+        ([standing("a", 1, rps=0.0, ok=0)], "no answer yet; nothing ended yet"),
+        ([], "no answer yet; nothing ended yet"),
+        # who fails all along is named, up to three
+        (DEAD[:2], "no answer yet; no answer from a, b; 100.0% errors"),
+        (DEAD, "no answer yet; no answer from a, b, c and 2 more; 100.0% errors"),
+        # one that was asked nothing yet, and one that answers now and then
+        (
+            [standing("f", 1, ok=0), standing("g", 1, ok=1, errors=9)],
+            "g leads with 1.0 requests/s; 90.0% errors",
+        ),
+        # errors are a share of all that ended
+        (
+            [standing("a", 1, ok=997), standing("b", 2, ok=0, errors=3)],
+            "a leads with 1.0 requests/s; no answer from b; 0.3% errors",
+        ),
+    ],
+)
+def test_the_line_names_who_leads_and_who_fails(standings: list[Standing], line: str) -> None:
+    assert line_of(*standings) == line
 
 
 def test_the_line_has_it_all() -> None:

@@ -1,6 +1,6 @@
 """Can this machine load these hosts? Whether one of them is on it, and whether it has files, ports, disk and a clock for a blast.
 
-No host is contacted: names are looked up, and the system is asked which way packets would leave.
+No host is contacted: names are looked up, and compared with the addresses of this machine's interfaces.
 
 A load generator takes CPU from a server beside it and spares that server the network, so such a run ranks nobody.
 A tunnel or a forwarded port ends on a loopback address, too, and its load goes through this machine twice.
@@ -8,6 +8,7 @@ A tunnel or a forwarded port ends on a loopback address, too, and its load goes 
 
 import contextlib
 import ipaddress
+import resource
 import shutil
 import socket
 import threading
@@ -17,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import psutil
 
 from toolkit.records import Host
 from toolkit.units import file_size
@@ -39,9 +42,6 @@ SPARE_BYTES = 100_000_000
 OLDEST_CLOCK_S = 1_735_689_600.0
 """2025-01-01 UTC: nobody had this program before; a machine without a battery begins at 1970."""
 
-Route = tuple[str, str | None]
-"""An address of a host, and the one of this machine that packets to it leave from; None: there is no way to it."""
-
 
 class Lack(NamedTuple):
     """Something that this machine lacks, in a sentence, and the way out."""
@@ -60,68 +60,52 @@ def local_hosts(hosts: Sequence[Host], *, ask_resolver: bool = True) -> list[tup
 
     A name without an answer in time has no address. Without `ask_resolver` none has.
     """
-    machine = socket.gethostname()
-    own = {machine.lower(), machine.lower().partition(".")[0]} - {""}
-    routes: dict[str, list[Route]] = {}
+    names = [urlsplit(host.url).hostname or "" for host in hosts]
+    flags = 0 if ask_resolver else socket.AI_NUMERICHOST
+    addresses: dict[str, list[str]] = {}
 
     def look_up(name: str) -> None:
-        routes[name] = routes_to(name, ask_resolver=ask_resolver)
+        with contextlib.suppress(OSError, UnicodeError):  # a label of 64 characters is no IDNA
+            infos = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM, flags=flags)
+            addresses[name] = [str(info[4][0]) for info in infos]
 
-    names = [urlsplit(host.url).hostname or "" for host in hosts]
     threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + LOOKUP_S
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    found = [
-        (host.name, place_here(name, routes.get(name, ()), own))
-        for host, name in zip(hosts, names, strict=True)
-    ]
-    return [(name, place) for name, place in found if place]
 
-
-def routes_to(hostname: str, *, ask_resolver: bool = True) -> list[Route]:
-    """The ways to a name or an address; none to one that nobody can look up."""
-    flags = 0 if ask_resolver else socket.AI_NUMERICHOST
-    try:
-        infos = socket.getaddrinfo(hostname, 9, type=socket.SOCK_DGRAM, flags=flags)
-    except (OSError, UnicodeError):  # a label of 64 characters is no IDNA
-        return []
-    found: list[Route] = []
-    for family, _, _, _, address in infos:
-        source = None
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # a datagram socket that connects sends nothing
-            probe.connect(address)
-            source = str(probe.getsockname()[0])
-        found.append((str(address[0]), source))
+    own = {
+        address_of(each.address)
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+    }
+    machine = socket.gethostname().lower()
+    # RFC 6761: every name below `localhost` is a loopback address, whatever a resolver says
+    own_names = {machine, machine.partition(".")[0], "localhost"} - {""}
+    found = []
+    for host, name in zip(hosts, names, strict=True):
+        for text in addresses.get(name, ()):
+            address = address_of(text)
+            # Linux takes 0.0.0.0 for loopback
+            if address and (address.is_loopback or address.is_unspecified or address in own):
+                found.append((host.name, text))
+                break
+        else:
+            plain = name.rstrip(".")
+            if plain in own_names or plain.endswith(".localhost"):
+                found.append((host.name, name))
     return found
 
 
-def place_here(hostname: str, routes: Sequence[Route], own_names: set[str]) -> str | None:
-    """Where on this machine a host is: an address of its, else its name; None: elsewhere."""
-
-    def parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        try:
-            address = ipaddress.ip_address(text.partition("%")[0])
-        except ValueError:  # a name
-            return None
-        return getattr(address, "ipv4_mapped", None) or address
-
-    name = hostname.lower().rstrip(".")
-    for text, source in (*routes, (name, None)):
-        address = parsed(text)
-        # Linux takes 0.0.0.0 for loopback; and it is ours if a packet to it would bear it itself
-        if address is not None and (
-            address.is_loopback
-            or address.is_unspecified
-            or (source is not None and parsed(source) == address)
-        ):
-            return hostname if text is name else text
-    # RFC 6761: every name below `localhost` is a loopback address, whatever a resolver says
-    is_own = name in own_names or name == "localhost" or name.endswith(".localhost")
-    return hostname if is_own else None
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address without its zone, IPv4 in IPv6's clothes as IPv4; None: it is none."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def sentence(found: Sequence[tuple[str, str]]) -> str:
@@ -138,8 +122,6 @@ def sentence(found: Sequence[tuple[str, str]]) -> str:
 
 def open_files_limit() -> int | None:
     """How many files a process may have open now; None: as many as it likes."""
-    import resource  # noqa: PLC0415 (there is none on Windows)
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 

@@ -39,16 +39,16 @@ class BlastRecorder:
     """The master's side, whatever the run."""
 
     def __init__(self, write: Write, say: Callable[[str], None]) -> None:
-        """`write` stores all or none, and raises ToolkitError; `say` tells a person one sentence."""
+        """`write` stores all or none, and raises ToolkitError; `say` shows a person one sentence."""
         self._write = write
         self._say = say
         self._waiting = _Batch()
         self._is_refused = False
         self._dropped = 0
-        self._ways_s: dict[str, deque[float]] = {}
+        self._delays_s: dict[str, deque[float]] = {}
         self._shifts_s: dict[str, int] = {}
 
-    def hear(self, message: Message, received_at: float) -> None:
+    def take(self, message: Message, received_at: float) -> None:
         """Take a worker's message that came at `received_at`, by the master's wall clock.
 
         A message bears the worker's wall clock when it left. The difference is the clocks' offset plus the way, which only
@@ -57,29 +57,27 @@ class BlastRecorder:
         its shift while it is within a second of the estimate, so that no second is counted twice.
         """
         worker = message["worker"]
-        ways_s = self._ways_s.setdefault(worker, deque(maxlen=MOST_MESSAGES))
-        ways_s.append(received_at - message["sent_at"])
+        delays_s = self._delays_s.setdefault(worker, deque(maxlen=MOST_MESSAGES))
+        delays_s.append(received_at - message["sent_at"])
         shift_s = self._shifts_s.get(worker, 0)
-        if abs(min(ways_s) - shift_s) > MOST_OFF_S:
-            shift_s = self._shifts_s[worker] = round(min(ways_s))
+        if abs(min(delays_s) - shift_s) > MOST_OFF_S:
+            shift_s = self._shifts_s[worker] = round(min(delays_s))
+
+        def shifted(values: Mapping[str, Any], *moments: str) -> dict[str, Any]:
+            moved = {
+                name: values[name] + shift_s for name in moments if values.get(name) is not None
+            }
+            return {**values, **moved}
 
         batch = self._waiting
-        for told in message["tallies"]:
-            counts = tuple(
-                ErrorCount(kind=kind, count=count) for kind, count in told["error_kinds"]
-            )
-            batch.tallies.append(
-                Tally(**{**told, "error_kinds": counts, "at_s": told["at_s"] + shift_s})
-            )
-        for told in message["seconds"]:
-            batch.seconds.append(LoaderSecond(**{**told, "at_s": told["at_s"] + shift_s}))
-        for told in message["shots"]:
-            moments = {
-                name: told[name] + shift_s
-                for name in ("planned_at", "sent_at")
-                if told.get(name) is not None
-            }
-            batch.shots.append(RequestRecord(**{**told, **moments}))
+        for values in message["tallies"]:
+            kinds = [ErrorCount(kind=kind, count=n) for kind, n in values["error_kinds"]]
+            tally = shifted(values, "at_s") | {"error_kinds": tuple(kinds)}
+            batch.tallies.append(Tally(**tally))
+        batch.seconds += [LoaderSecond(**shifted(each, "at_s")) for each in message["seconds"]]
+        batch.shots += [
+            RequestRecord(**shifted(each, "planned_at", "sent_at")) for each in message["shots"]
+        ]
         self._limit()
 
     def add_event(self, event: Event) -> None:
@@ -87,20 +85,18 @@ class BlastRecorder:
         self._waiting.events.append(event)
 
     def write_out(self) -> bool:
-        """Store what waits; whether nothing is left. What is heard meanwhile waits for the next time."""
+        """Store what waits; whether nothing is left. What comes meanwhile waits for the next time."""
         batch, self._waiting = self._waiting, _Batch()
         if not (batch.tallies or batch.seconds or batch.shots or batch.events):
             return True
         try:
             self._write(batch.tallies, batch.seconds, batch.shots, batch.events)
         except BaseException as error:
-            later = self._waiting
-            self._waiting = _Batch(
-                tallies=batch.tallies + later.tallies,
-                seconds=batch.seconds + later.seconds,
-                shots=batch.shots + later.shots,
-                events=batch.events + later.events,
-            )
+            later, self._waiting = self._waiting, batch
+            batch.tallies += later.tallies
+            batch.seconds += later.seconds
+            batch.shots += later.shots
+            batch.events += later.events
             self._limit()
             if not isinstance(error, ToolkitError):
                 raise
@@ -115,8 +111,7 @@ class BlastRecorder:
                 else "nothing of it was"
             )
             self._say(f"The database takes what was counted again; {lost} lost")
-            self._dropped = 0
-        self._is_refused = False
+        self._is_refused, self._dropped = False, 0
         return True
 
     def _limit(self) -> None:

@@ -85,13 +85,13 @@ class _Host:
 
 
 class Tallying:
-    """One worker's tallies of one run, and what else it has to tell its master of it."""
+    """One worker's tallies of one run, and what else it reports to its master."""
 
     def __init__(self, run: str, worker: str, send: Callable[[Mapping[str, Any]], None]) -> None:
         """`send` takes a message of plain values and may raise; then its content goes with the next one."""
         self._run, self._worker, self._send = run, worker, send
         self._hosts: dict[tuple[str, str], _Host] = {}
-        self._untold: dict[str, list[dict[str, Any]]] = {"tallies": [], "seconds": [], "shots": []}
+        self._unsent: dict[str, list[dict[str, Any]]] = {"tallies": [], "seconds": [], "shots": []}
 
     def add(
         self,
@@ -158,18 +158,18 @@ class Tallying:
 
     def add_second(self, second: LoaderSecond) -> None:
         """Say how this worker fared in a second that is over."""
-        self._untold["seconds"].append(plain(second))
+        self._unsent["seconds"].append(plain(second))
 
     def add_shot(self, shot: RequestRecord) -> None:
         """Have a canary's shot stored."""
-        self._untold["shots"].append(plain(shot))
+        self._unsent["shots"].append(plain(shot))
 
     def report(self, sent_at: float, *, before_s: int | None, final: bool = False) -> None:
         """Send all seconds before `before_s`, None for all; `final`: this worker has no more of this run."""
-        self._untold["tallies"] += map(plain, self.take(before_s))
+        self._unsent["tallies"] += map(plain, self.take(before_s))
         about = {"run": self._run, "worker": self._worker, "sent_at": sent_at, "final": final}
-        self._send(about | self._untold)
-        self._untold = {kind: [] for kind in self._untold}
+        self._send(about | self._unsent)
+        self._unsent = {kind: [] for kind in self._unsent}
 
     def take(self, before_s: int | None = None) -> list[Tally]:
         """Hand out the seconds before `before_s`, or all: each count once, by second, then by host.
@@ -204,11 +204,11 @@ _COUNTS = [each.name for each in fields(_Cell) if each.default == 0]
 
 def plain(record: Tally | LoaderSecond | RequestRecord) -> dict[str, Any]:
     """The fields that say something, in values that any message carries."""
-    told = {}
-    for each in fields(record):
-        value = getattr(record, each.name)
-        if each.default is MISSING or value != each.default:
-            told[each.name] = value
+    values = {
+        each.name: value
+        for each in fields(record)
+        if (value := getattr(record, each.name)) != each.default or each.default is MISSING
+    }
     if isinstance(record, Tally):
-        told["error_kinds"] = [[error.kind, error.count] for error in record.error_kinds]
-    return told
+        values["error_kinds"] = [[error.kind, error.count] for error in record.error_kinds]
+    return values

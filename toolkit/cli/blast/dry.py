@@ -44,8 +44,8 @@ def show(plan: BlastPlan, *, scout_every_s: float | None, as_json: bool) -> None
                     "duration_s": plan.duration_s,
                     "requests": None if plan.rate is None else requests,
                     "requests_at_2s": requests if plan.rate is None else None,
-                    "stream_share": plan.stream_share,
-                    "canary_share": plan.canary_percent / 100,
+                    "stream_share": plan.streamed,
+                    "canary_share": plan.canary_share,
                     "sends_key": host.api_key_env is not None,
                     "prompts": prompts,
                 }
@@ -136,10 +136,10 @@ def sentences(plan: BlastPlan, scout_every_s: float | None) -> Iterator[str]:
         )
     else:
         yield f"Every host is sent {plan.rate:g} requests a second, whatever answers take."
-    yield f"{plan.stream_share:.0%} of the answers are streamed."
-    if plan.canary_percent:
+    yield f"{plan.streamed:.0%} of the answers are streamed."
+    if plan.canaries:
         yield (
-            f"{plan.canary_percent:g} % of the requests are canaries: a prompt like no other, then exactly the same "
+            f"{plan.canaries:g} % of the requests are canaries: a prompt like no other, then exactly the same "
             "again. They are counted apart and never ranked."
         )
     if scout_every_s is None:

@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.blast.plan import LOAD_OPTIONS
 from toolkit.cli.children import PARENT_DEATH
 from toolkit.cli.places import PACKAGE, front_end
 from toolkit.errors import ToolkitError
@@ -29,16 +29,16 @@ MOST_LINE_BYTES = 2**20
 READ_EVERY_S = 0.1
 STOPPING = "Stopping: answers under way are waited for, 30 s at most; Ctrl-C again quits at once"
 OTHERS_WORDS = (
-    "TOOLKIT_HOSTS TOOLKIT_CANARIES TOOLKIT_MIX TOOLKIT_MAX_TOKENS TOOLKIT_MODEL TOOLKIT_RATE TOOLKIT_PROFILE"
-    " TOOLKIT_REQUEST_TIMEOUT TOOLKIT_CA TOOLKIT_INSECURE"
-).split()
+    *("TOOLKIT_HOSTS", "TOOLKIT_PROFILE", "TOOLKIT_CA", "TOOLKIT_INSECURE"),
+    *(option.variable for option in LOAD_OPTIONS),
+)
 """Variables for a plain Locust, as all that begin with LOCUST_: they would change what this verb's command line says."""
 NOT_RELAYED = (
     # its introduction, and its words to whoever sits before it
     *("Blast of ", "Profile ", "The hosts' /metrics", "Run ", "Waiting "),
-    # told at the end, with our own figures
+    # shown at the end, with our own figures
     "CPU usage ",
-    # told as our own error; and a traceback
+    # shown as our own error; and a traceback
     *("Error: ", "Hint: ", "Traceback ", " "),
     # gevent's word for our own interrupt, and Python's where that meets it still starting
     *("KeyboardInterrupt", "Fatal Python error", "Python runtime state"),
@@ -46,7 +46,7 @@ NOT_RELAYED = (
 """How lines of the load's output begin that are kept for the case of its failure."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 """A line of gevent's below each exception."""
-TOLD_LINES = 8
+SHOWN_LINES = 8
 """Of the output of a load that failed without a word of its own."""
 
 
@@ -71,13 +71,13 @@ class LoadProcess:
 
     def __init__(self, command: Sequence[str], *, secrets: Collection[str] = ()) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        """What it said last, on either of its outputs."""
+        """What it printed last, on either of its outputs."""
         self._command = [sys.executable, str(PARENT_DEATH), str(os.getpid()), *command]
         self._secrets = [word for word in secrets if word]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._rest, self._read_bytes = b"", 0
 
-    def start(
+    async def start(
         self, environment: Mapping[str, str], on_line: Callable[[str], None] = lambda _: None
     ) -> None:
         """Start it in a session of its own: a terminal's Ctrl-C reaches it through us, once.
@@ -86,56 +86,41 @@ class LoadProcess:
         """
         # not a pipe: it breaks when we are killed, and its last words would break the load's clean end
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (`ended` closes it)
-        self._process = subprocess.Popen(  # noqa: S603 (our own words)
-            self._command,
+        self._on_line = on_line
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
         )
-        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=self._wait, args=(self._code,), daemon=True).start()
-        self._on_line = on_line
-        self._reading = asyncio.create_task(self._read_often())
 
     async def ended(self) -> int:
         """Wait for its end; the exit code, negative for a signal. What it forked is gone then, too."""
-        code = await asyncio.shield(self._code)
+        assert self._process is not None
+        waiting = asyncio.ensure_future(self._process.wait())
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=READ_EVERY_S)
+            self._read()
         self.kill()  # a master that was killed leaves its workers behind, which would load on for a minute
-        self._reading.cancel()
         self._read()
         if self._rest:
             self._take(self._rest)
         self._output.close()
-        return code
+        return waiting.result()
 
     def interrupt(self) -> None:
-        """Ask it to end cleanly."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGINT)
+        """Ask it to end cleanly, if it has begun."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """End it and all that it forked, at once."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _wait(self, code: "asyncio.Future[int]") -> None:
-        assert self._process is not None
-        found = self._process.wait()
-
-        def tell() -> None:
-            if not code.done():
-                code.set_result(found)
-
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            code.get_loop().call_soon_threadsafe(tell)
-
-    async def _read_often(self) -> None:
-        while True:
-            await asyncio.sleep(READ_EVERY_S)
-            self._read()
 
     def _read(self) -> None:
         """Take the lines that came since the last time."""
@@ -145,7 +130,7 @@ class LoadProcess:
             for line in lines:
                 self._take(line)
             if len(self._rest) > MOST_LINE_BYTES:
-                self._rest = b""  # no line; and half of a secret could not be told
+                self._rest = b""  # no line; and half of a secret could not be recognized
 
     def _take(self, data: bytes) -> None:
         line = data.decode(errors="replace")
@@ -200,11 +185,13 @@ async def drive(
         try:
             await work()
         except (ToolkitError, OSError) as error:
-            told = error.message if isinstance(error, ToolkitError) else str(error)
-            say(f"Warning: {told}; the load goes on")
+            what = error.message if isinstance(error, ToolkitError) else str(error)
+            say(f"Warning: {what}; the load goes on")
 
     listen()
-    child.start(environment, relay)
+    await child.start(environment, relay)
+    if stops:  # meanwhile
+        child.interrupt()
     tasks = [asyncio.create_task(beside(work)) for work in besides]
     # a look listens to SIGTERM itself and would end alone; its listening begins with its first step
     await asyncio.sleep(0)
@@ -242,7 +229,7 @@ def failure(
         known = {number.value: number.name for number in signal.Signals}
         how = f"was killed by {known.get(-code, f'signal {-code}')}"
     if not is_begun:
-        said = "\n".join(lines[-TOLD_LINES:]).strip()
+        said = "\n".join(lines[-SHOWN_LINES:]).strip()
         return ToolkitError(
             f"the load {how} before its first request" + (f"; it said:\n{said}" if said else ""),
             f"Run it by hand to see more: `locust -f {locustfile()} --headless`",

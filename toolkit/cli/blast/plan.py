@@ -3,7 +3,6 @@
 Nothing is asked or sent here.
 """
 
-import json
 import math
 import os
 import socket
@@ -18,9 +17,10 @@ from typing import Any
 import click
 
 from toolkit.blast.pacing import users_for
+from toolkit.blast.plan import LOAD_OPTIONS, LoadSettings
 from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
 from toolkit.cli.blast.load import locustfile
-from toolkit.cli.blast.verb import CANARY_PERCENT, DURATION_S, PROFILE, TIMEOUT_S, USERS
+from toolkit.cli.blast.verb import DURATION_S, PROFILE, USERS
 from toolkit.cli.catalog import profile_from
 from toolkit.errors import ToolkitError
 from toolkit.hosts import KEYS
@@ -32,7 +32,7 @@ MOST_SPAWN_RATE = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlastPlan:
+class BlastPlan(LoadSettings):
     """One blast, all in all."""
 
     hosts: tuple[Host, ...]
@@ -44,13 +44,6 @@ class BlastPlan:
     duration_s: float
     """Of a run that is resumed: what is left."""
     spawn_rate: float
-    rate: float | None
-    """Requests a second and host; None: each user waits for its answer."""
-    mix: int | None
-    max_tokens: int | None
-    model: str | None
-    canary_percent: float
-    timeout_s: float
     processes: int
     notes: tuple[str, ...] = ()
     """What a person should know before, a sentence each."""
@@ -61,11 +54,10 @@ class BlastPlan:
         return self.users // len(self.hosts)
 
     @property
-    def stream_share(self) -> float:
-        """Of the requests: what the user says, else the profile, else the default."""
-        if self.mix is not None:
-            return self.mix / 100
-        return STREAM_SHARE if self.profile.stream_share is None else self.profile.stream_share
+    def streamed(self) -> float:
+        """Share of the requests: what the user says, else the profile, else the default."""
+        shares = (self.stream_share, self.profile.stream_share, STREAM_SHARE)
+        return next(share for share in shares if share is not None)
 
     def max_tokens_of(self, limit: int | None) -> int:
         """What a prompt with this limit of its own is asked for."""
@@ -82,26 +74,21 @@ def plan_of(
     users: int | None = None,
     duration: float | None = None,
     spawn_rate: float | None = None,
-    rate: float | None = None,
-    mix: int | None = None,
-    max_tokens: int | None = None,
-    model: str | None = None,
-    canaries: float | None = None,
-    timeout: float | None = None,
     processes: int | None = None,
+    **load: Any,
 ) -> BlastPlan:
-    """What the user said (None: nothing), else the resumed run, else the profile, else the default.
+    """What the user said (None: nothing), else the resumed run, else the profile, else the default; `load`: of LoadSettings.
 
     `under_load_s`: what the resumed run had so far, without the gaps. Raises ToolkitError, and click.UsageError for words
     beside phases.
     """
-    told = _settings_of(resumed) if resumed else {}
-
-    def first(*values: Any) -> Any:
-        """The first of the values that is known."""
-        return next((value for value in values if value is not None), None)
-
-    word = profile or told.get("profile") or PROFILE
+    before = resumed.plan if resumed else {}
+    if resumed and not before:
+        raise ToolkitError(
+            f"the settings of run `{resumed.id}` are not as the toolkit writes them",
+            "Begin a new one",
+        )
+    word = profile or before.get("profile") or PROFILE
     found = profile_from(word)
     notes = []
     if found.phases:
@@ -114,9 +101,9 @@ def plan_of(
         all_users = max(max(one.users_from, one.users_to) for one in found.phases) * len(hosts)
         duration_s = math.fsum(one.length_s for one in found.phases)
     else:
-        all_users, rounded = users_for(first(users, told.get("users"), USERS), len(hosts))
+        all_users, rounded = users_for(users or before.get("users") or USERS, len(hosts))
         notes += [rounded] if rounded else []
-        planned_s = float(first(told.get("duration_s"), DURATION_S))
+        planned_s = float(before.get("duration_s") or DURATION_S)
         duration_s = planned_s - under_load_s if duration is None else duration
         if resumed and duration_s < 1 and duration is None:
             raise ToolkitError(
@@ -129,37 +116,19 @@ def plan_of(
     if found.phases and resumed:
         # the load's shape counts from its own start, and knows of no earlier one
         notes.append(f"The phases of `{found.name}` begin anew")
+    settings = {option.field: before.get(option.field) for option in LOAD_OPTIONS}
+    settings |= {name: value for name, value in load.items() if value is not None}
     return BlastPlan(
         hosts=tuple(hosts),
         profile_word=word,
         profile=found,
         users=all_users,
         duration_s=duration_s,
-        spawn_rate=first(
-            spawn_rate, told.get("spawn_rate"), min(float(all_users), MOST_SPAWN_RATE)
-        ),
-        rate=first(rate, told.get("rate")),
-        mix=first(mix, told.get("mix")),
-        max_tokens=first(max_tokens, told.get("max_tokens")),
-        model=first(model, told.get("model")),
-        canary_percent=first(canaries, told.get("canaries"), CANARY_PERCENT),
-        timeout_s=first(timeout, told.get("request_timeout_s"), TIMEOUT_S),
-        processes=first(processes, told.get("workers"), 1),
+        spawn_rate=spawn_rate or before.get("spawn_rate") or min(float(all_users), MOST_SPAWN_RATE),
+        processes=processes or before.get("workers") or 1,
         notes=tuple(notes),
+        **{name: value for name, value in settings.items() if value is not None},
     )
-
-
-def _settings_of(run: Run) -> dict[str, Any]:
-    """As the run's first start was told."""
-    try:
-        settings = json.loads(run.settings)
-    except ValueError:
-        settings = None
-    if not isinstance(settings, dict):
-        raise ToolkitError(
-            f"the settings of run `{run.id}` are not as the toolkit writes them", "Begin a new one"
-        )
-    return settings
 
 
 def refuse_other_hosts(run: Run, hosts: Sequence[Host], known: Sequence[Host]) -> None:
@@ -212,12 +181,7 @@ def command_line(
         "--db": database,
         "--resume" if is_resumed else "--run": run,
         "--profile": plan.profile_word,
-        "--canaries": plan.canary_percent,
-        "--request-timeout": plan.timeout_s,
-        "--mix": plan.mix,
-        "--max-tokens": plan.max_tokens,
-        "--model": plan.model,
-        "--rate": plan.rate,
+        **{option.name: getattr(plan, option.field) for option in LOAD_OPTIONS},
         "--non-neutral": not_neutral,
         "--ca": ca,
         "--exit-code-on-error": 0,  # a host's failures are figures, not failures of the blast

@@ -46,8 +46,6 @@ MOST_WAITING = 10_000
 """Sightings that wait for a store that refuses; beyond it the oldest are given up."""
 USERS = 32
 MOST_USERS = 1_000_000
-CANARY_PERCENT = 1.0
-TIMEOUT_S = 60.0
 KNOWN_RUNS = 5
 """So many of the newest are named after one that is not known."""
 
@@ -88,9 +86,14 @@ KNOWN_RUNS = 5
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
     help="Unique prompts and their exact twins, which show who answers from memory; never ranked, "
-    f"0 for none.  [default: {CANARY_PERCENT:g}]",
+    "0 for none.  [default: 1]",
 )
-@advanced("--timeout", type=DURATION, help=f"For one whole answer.  [default: {TIMEOUT_S:g}s]")
+@advanced(
+    "--timeout",
+    "request_timeout_s",
+    type=DURATION,
+    help="For one whole answer.  [default: 60s]",
+)
 @advanced(
     "--processes",
     type=click.IntRange(1, 256),
@@ -172,7 +175,7 @@ def command(
         ("--spawn-rate", load["spawn_rate"], MOST_USERS, f"{MOST_USERS:,}"),
         ("--rate", load["rate"], MOST_RATE, f"{MOST_RATE:,.0f}"),
         ("--canaries", load["canaries"], 100, "100"),
-        ("--timeout", load["timeout"], MOST_TIMEOUT_S, "an hour"),
+        ("--timeout", load["request_timeout_s"], MOST_TIMEOUT_S, "an hour"),
         ("--window", window, LONGEST_WINDOW_S, "a day"),
     ):
         if number is not None and not number <= most:  # `nan` is neither more nor less
