@@ -1,4 +1,4 @@
-"""The process of the load: on a leash, read line by line, interrupted once, cleared away with all that it forked."""
+"""The process of the load: read line by line, interrupted once, cleared away with all that it forked, ended with its parent."""
 
 import asyncio
 import os
@@ -188,7 +188,7 @@ def test_what_goes_on_beside_ends_with_the_load_and_its_failure_costs_no_measure
     assert "Warning: the disk is full; the load goes on" in said
 
 
-# --- the leash --------------------------------------------------------------------------------------
+# --- its parent's death -----------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(
@@ -225,7 +225,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
     assert (tmp_path / "ended").exists()
 
 
-def test_a_load_whose_parent_died_before_the_leash_was_on_never_begins() -> None:
+def test_a_load_whose_parent_died_before_it_began_never_begins() -> None:
     starter = Path(__file__).parents[2] / "toolkit" / "cli" / "parent_death.py"
     done = subprocess.run(
         [sys.executable, str(starter), "1", sys.executable, "-c", "print('loading')"],

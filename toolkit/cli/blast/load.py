@@ -1,4 +1,4 @@
-"""The process that makes the load: started on a leash, read, interrupted once, cleared away; and what goes on beside it.
+"""The process that makes the load: started so that it ends with us, read, interrupted once, cleared away; and what goes on beside it.
 
 `drive` owns the signals.
 """
