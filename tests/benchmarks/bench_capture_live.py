@@ -179,8 +179,7 @@ def read(
         if stall_at_s is not None and time.monotonic() - began > stall_at_s:
             time.sleep(1.0)
             stall_at_s = None
-    while engine.pump(frames.frame, engine.lag_s + 0.05):
-        pass
+    engine.drain(frames.frame)
     seen.cpu_s = time.process_time() - cpu
     children = children_cpu_s()
     streams.close()

@@ -13,7 +13,7 @@ from capture_traffic import PORT, Digest
 
 def ours(path: str, digest: Digest) -> None:
     """File -> frames -> streams -> HTTP, as `toolkit capture FILE` does before it reads the bodies' JSON."""
-    from toolkit.capture.files import Replayed, replay
+    from toolkit.capture.files import replay
     from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
     from toolkit.capture.tcp import Streams
 
@@ -24,19 +24,19 @@ def ours(path: str, digest: Digest) -> None:
     losses = Losses()
     watch = CaptureFilter(ports=(PORT,))
     streams = Streams(take, watch, losses)
-    replay(path, streams.segment, watch, losses, Replayed())
+    replay(path, streams.segment, watch, losses)
     streams.close()
 
 
 def frames(path: str, digest: Digest) -> None:
     """File -> segments on the port: the part before streams and HTTP."""
-    from toolkit.capture.files import Replayed, replay
+    from toolkit.capture.files import replay
     from toolkit.capture.records import CaptureFilter, Losses
 
     def take(*_: object) -> None:
         digest.bodies += 1
 
-    replay(path, take, CaptureFilter(ports=(PORT,)), Losses(), Replayed())
+    replay(path, take, CaptureFilter(ports=(PORT,)), Losses())
 
 
 def scapy_session(path: str, digest: Digest) -> None:

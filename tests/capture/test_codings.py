@@ -7,7 +7,7 @@ import brotli
 import pytest
 import zstandard
 
-from toolkit.capture.http import NotDecodedError, decoded
+from toolkit.capture.codings import NotDecodedError, decoded
 
 PLAIN = b'{"prompt": "' + b"the same words again, " * 200 + b'"}'
 LIMIT = 100_000

@@ -11,9 +11,8 @@ from contract.harness.packets import ETHERNET, Conversation, Frame, ok, pcap, po
 
 from toolkit.capture import drive
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.drive import FrameReader, Intake, Queue, follow_live, read_files
-from toolkit.capture.files import Replayed
-from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.drive import FrameReader, Intake, follow_live, read_files
+from toolkit.capture.jsonl import NumberedRequest
 from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.errors import ToolkitError
@@ -45,8 +44,8 @@ class Kept:
         return [one.seen.path for one in self.arrived]
 
 
-def intake(*sinks: Kept, **more: object) -> Intake:
-    return Intake(Bodies(client=bytes.hex), RequestCounter(), sinks, **more)
+def intake(*sinks: Kept, counter: RequestCounter | None = None, **more: object) -> Intake:
+    return Intake(Bodies(client=bytes.hex), counter or RequestCounter(), sinks, **more)
 
 
 def body(prompt: str) -> bytes:
@@ -82,9 +81,9 @@ def request(number: int, size: int = 0) -> HttpRequest:
 
 def test_each_request_is_told_counted_and_handed_to_every_sink_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(pcap(talk(["a", "b", "a"]).frames))
-    one, other = Kept(), Kept()
-    desk = intake(one, other)
-    read_files([str(tmp_path / "a.pcap")], desk, Losses(), WATCH, Replayed())
+    one, other, counter = Kept(), Kept(), RequestCounter()
+    wanted = intake(one, other, counter=counter, wanted=lambda request: request.path != "/3")
+    read_files([str(tmp_path / "a.pcap")], wanted, Losses(), WATCH)
     assert [(each.new, each.unique_so_far) for each in one.arrived] == [
         (True, 1),
         (True, 2),
@@ -92,44 +91,34 @@ def test_each_request_is_told_counted_and_handed_to_every_sink_in_order(tmp_path
     ]
     assert one.paths() == other.paths() == ["/0", "/1", "/2"]
     assert [each.body for each in one.arrived] == [None] * 3  # nobody asked for them
-    assert desk.tally.requests == 3
+    # what is not wanted is in no figure
+    wanted.add(request(3))
+    wanted.close()
+    assert (wanted.left_out, counter.requests, len(one.arrived)) == (1, 3, 3)
 
 
-def test_a_request_waits_for_no_more_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_wait_for_no_more_than_a_moment_or_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(drive.time, "monotonic", lambda: now[0])
-    sink = Kept()
-    desk = intake(sink)
-    desk.add(request(1))
-    desk.beat()
-    assert sink.batches == []
-    now[0] += drive.BATCH_S
-    desk.beat()
-    assert sink.batches == [1]
-    now[0] += drive.BATCH_S
-    desk.beat()  # nothing came, and the sinks are called all the same: one may have to commit
-    assert sink.batches == [1, 0]
-
-
-def test_many_requests_and_big_bodies_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drive, "BATCH_REQUESTS", 3)
-    monkeypatch.setattr(drive, "BATCH_BYTES", 100)
+    monkeypatch.setattr(drive, "BATCH_BYTES", 10_000)
     sink = Kept()
-    desk = intake(sink, keep_bodies=True)
+    waiting = intake(sink, keep_bodies=True)
+    waiting.add(request(1))
+    assert not waiting.beat()
+    assert sink.batches == []
+    for _ in range(2):
+        now[0] += drive.BATCH_S
+        waiting.beat()
+    # nothing came, and the sinks are called all the same: one may have to commit
+    assert sink.batches == [1, 0]
     for number in range(4):
-        desk.add(request(number))
-    assert sink.batches == [3]
-    desk.add(request(5, size=100))
-    assert sink.batches == [3, 2]
-
-
-def test_what_is_not_wanted_is_counted_and_in_no_other_figure() -> None:
-    sink = Kept()
-    desk = intake(sink, wanted=lambda one: one.path == "/2")
-    for number in range(4):
-        desk.add(request(number))
-    desk.close()
-    assert (desk.left_out, desk.tally.requests, sink.paths()) == (3, 1, ["/2"])
+        waiting.add(request(number))
+    assert sink.batches == [1, 0, 3]
+    waiting.add(request(5, size=10_000))
+    assert sink.batches == [1, 0, 3, 2]
 
 
 def test_a_sink_that_fails_at_the_end_leaves_no_other_one_open() -> None:
@@ -144,55 +133,40 @@ def test_a_sink_that_fails_at_the_end_leaves_no_other_one_open() -> None:
     assert (first.closed, second.closed) == (1, 1)
 
 
+def test_what_waits_is_bounded_by_bytes_and_one_request_may_be_however_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drive, "WAITING_BYTES", 3 * (drive.REQUEST_BYTES + len("/1")))
+    waiting = intake(Kept())
+    assert waiting.put(request(1, size=10 * drive.REQUEST_BYTES))
+    assert not waiting.put(request(2))
+    waiting.hand_on_all()
+    assert [waiting.put(request(n)) for n in range(4)] == [True, True, True, False]
+    assert len(waiting) == 3
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_connection_goes_on_in_the_next_file(tmp_path: Path) -> None:
+def test_a_connection_goes_on_in_the_next_file_and_what_is_to_be_known_is_told(
+    tmp_path: Path,
+) -> None:
     frames = talk(["a" * 3_000, "b"]).frames
     # the first request's 3,000 bytes take three frames: cut between them
     cut = 3 + 1
-    (tmp_path / "1.pcap").write_bytes(pcap(frames[:cut]))
-    (tmp_path / "2.pcap").write_bytes(pcap(frames[cut:]))
+    files = {"1": pcap(frames[:cut]), "2": pcap(frames[cut:])[:-10], "3": b"no capture"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    paths = [str(tmp_path / name) for name in files]
     sink, losses = Kept(), Losses()
-    read_files(
-        [str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")],
-        intake(sink),
-        losses,
-        WATCH,
-        Replayed(),
-    )
+    read_files(paths, intake(sink), losses, WATCH, stop=lambda: True)
+    assert sink.arrived == []
+    with pytest.raises(ToolkitError, match="3` is no capture"):
+        read_files(paths, intake(sink), losses, WATCH)
     assert sink.paths() == ["/0", "/1"]
     assert not any(one.seen.damaged for one in sink.arrived)
     assert losses.gaps == 0
-
-
-def test_stop_is_obeyed_between_two_files(tmp_path: Path) -> None:
-    for number in (1, 2):
-        (tmp_path / f"{number}.pcap").write_bytes(pcap(talk(["a"], sport=number).frames))
-    sink = Kept()
-    paths = [str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")]
-    read_files(paths, intake(sink), Losses(), WATCH, Replayed(), stop=lambda: True)
-    assert sink.paths() == []
-
-
-def test_where_http_went_instead_is_told_of_all_files(tmp_path: Path) -> None:
-    for port in (9000, 9001):
-        (tmp_path / f"{port}.pcap").write_bytes(pcap(talk(["a"], dport=port).frames))
-    paths = [str(tmp_path / "9000.pcap"), str(tmp_path / "9001.pcap")]
-    told = Replayed()
-    read_files(paths, intake(), Losses(), WATCH, told)
-    assert told.http_ports == [9000, 9001]
-
-
-def test_what_is_to_be_known_of_a_file_is_told_although_the_next_one_is_bad(tmp_path: Path) -> None:
-    (tmp_path / "cut.pcap").write_bytes(pcap(talk(["a", "b"]).frames)[:-10])
-    (tmp_path / "bad.pcap").write_bytes(b"no capture")
-    told, sink = Replayed(), Kept()
-    paths = [str(tmp_path / "cut.pcap"), str(tmp_path / "bad.pcap")]
-    with pytest.raises(ToolkitError, match=r"bad\.pcap"):
-        read_files(paths, intake(sink), Losses(), WATCH, told)
-    assert sink.paths() == ["/0", "/1"]
-    assert [note.endswith("is cut off") for note in told.notes] == [True]
+    assert [note.endswith("is cut off") for note in losses.notes] == [True]
 
 
 # --- live -----------------------------------------------------------------------------------------
@@ -203,8 +177,7 @@ class Fed:
 
     link_type = ETHERNET
     buffer_bytes = None
-    lag_note = None
-    lag_s = 0.0
+    note = None
 
     def __init__(self, frames: Sequence[Frame], fault: Exception | None = None) -> None:
         self.frames, self.fault = list(frames), fault
@@ -223,87 +196,47 @@ class Fed:
             time.sleep(min(timeout_s, 0.01))
         return len(some)
 
+    def drain(self, frame: Callable[[float, bytes, int], None]) -> None:
+        while self.pump(frame, 0.0):
+            pass
+
     def drops(self) -> int:
-        return self.dropped
+        return self.dropped + 2 * self.closed  # it tells the last ones only when it is closed
 
     def close(self) -> None:
         self.closed += 1
 
 
-def run_live(engine: Fed, desk: Intake, losses: Losses, queue: Queue | None = None) -> None:
-    queue = Queue() if queue is None else queue
-    follow_live(FrameReader(engine, queue, losses, WATCH), queue, desk, stop=engine.is_empty.is_set)
+def run_live(
+    engine: Fed, waiting: Intake, losses: Losses, stop: Callable[[], bool] | None = None
+) -> None:
+    reader = FrameReader(engine, waiting, losses, WATCH)
+    follow_live(reader, waiting, stop=stop or engine.is_empty.is_set)
 
 
-def test_everything_that_was_read_is_in_the_sinks_when_a_live_capture_ends() -> None:
-    engine, sink, losses = Fed(talk(["a"] * 500).frames), Kept(), Losses()
-    engine.dropped = 7
-    run_live(engine, intake(sink), losses)
-    assert sink.paths() == [f"/{n}" for n in range(500)]
-    assert (losses.kernel_drops, losses.app_drops, engine.closed) == (7, 0, 1)
-
-
-def test_a_request_that_the_end_cuts_is_told_as_damaged() -> None:
-    conversation = talk([])
+@pytest.mark.parametrize("is_stopped_at_once", [False, True])
+def test_everything_that_was_read_is_in_the_sinks_when_a_live_capture_ends(
+    is_stopped_at_once: bool,
+) -> None:
+    conversation = talk(["a"] * 500)
     first, *_ = conversation.client(post(body("a" * 5_000), "/cut"))
-    frames = [*conversation.frames[:3], first]  # the handshake, and one of four segments
-    sink = Kept()
-    run_live(Fed(frames), intake(sink), Losses())
-    assert [(one.seen.path, one.seen.damaged) for one in sink.arrived] == [("/cut", True)]
-
-
-def test_frames_that_the_kernel_still_holds_at_the_end_are_read() -> None:
-    engine, sink = Fed(talk(["a"] * 200).frames), Kept()
-    queue = Queue()
-    reader = FrameReader(engine, queue, Losses(), WATCH)
-    follow_live(reader, queue, intake(sink), stop=lambda: True)
-    assert len(sink.arrived) == 200
-
-
-def test_the_end_waits_for_frames_that_an_engine_hands_out_late() -> None:
-    class Late(Fed):
-        """Like a ring: the kernel keeps what it has until a block is handed over, here for three looks."""
-
-        lag_s = 30.0
-        looks = 0
-
-        def pump(self, frame: Callable[[float, bytes, int], None], timeout_s: float) -> int:
-            self.looks += 1
-            if self.looks <= 3:
-                return 0
-            count = super().pump(frame, timeout_s)
-            if not count:
-                raise ToolkitError("all was handed out")
-            return count
-
-    engine, sink = Late(talk(["a"] * 20).frames), Kept()
-    queue = Queue()
-    with pytest.raises(ToolkitError, match="all was handed out"):
-        follow_live(
-            FrameReader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: True
-        )
-    assert len(sink.arrived) == 20
-
-
-def test_drops_that_an_engine_tells_only_when_it_is_closed_are_told() -> None:
-    class Closing(Fed):
-        def close(self) -> None:
-            super().close()
-            self.dropped = 9
-
-    engine, losses = Closing([]), Losses()
-    run_live(engine, intake(), losses)
-    assert losses.kernel_drops == 9
+    frames = [
+        *conversation.frames[: conversation.frames.index(first)],
+        first,
+    ]  # one of four segments
+    engine, sink, losses = Fed(frames), Kept(), Losses()
+    engine.dropped = 7
+    run_live(engine, intake(sink), losses, (lambda: True) if is_stopped_at_once else None)
+    assert sink.paths() == [*(f"/{n}" for n in range(500)), "/cut"]
+    assert [one.seen.damaged for one in sink.arrived] == [False] * 500 + [True]
+    assert (losses.kernel_drops, losses.app_drops, engine.closed) == (9, 0, 1)
 
 
 def test_an_engine_that_fails_ends_the_capture_with_what_was_read_and_its_reason() -> None:
     engine = Fed(talk(["a", "b"]).frames, fault=ToolkitError("the interface `eth9` is gone"))
     sink = Kept()
-    queue = Queue()
     with pytest.raises(ToolkitError, match="eth9"):
-        follow_live(
-            FrameReader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: False
-        )
+        run_live(engine, intake(sink), Losses(), lambda: False)
     assert (sink.paths(), engine.closed) == (["/0", "/1"], 1)
 
 
@@ -311,36 +244,19 @@ def test_while_the_sinks_hang_requests_wait_up_to_a_bound_and_the_rest_is_counte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(drive, "BATCH_REQUESTS", 1)  # the first request hangs already
-    engine, losses = Fed(talk([f"prompt {n}" for n in range(300)]).frames), Losses()
-    hung = Kept(fault=lambda: engine.is_empty.wait(10) and None)
-    desk = intake(hung)
     # room for 100 requests of this size
     size = drive.REQUEST_BYTES + len("/100") + len(body("prompt 100"))
-    run_live(engine, desk, losses, Queue(100 * size))
+    monkeypatch.setattr(drive, "WAITING_BYTES", 100 * size)
+    engine, losses = Fed(talk([f"prompt {n}" for n in range(300)]).frames), Losses()
+    hung = Kept(fault=lambda: engine.is_empty.wait(10) and None)
+    run_live(engine, intake(hung), losses)
     assert losses.app_drops + len(hung.arrived) == 300
     assert losses.app_drops > 0
     assert len(hung.arrived) >= 100
 
 
 def test_the_screen_is_looked_after_while_nothing_arrives() -> None:
-    engine, looks = Fed([]), []
-    queue = Queue()
-    follow_live(
-        FrameReader(engine, queue, Losses(), WATCH),
-        queue,
-        intake(),
-        stop=lambda: len(looks) >= 3,
-        show=lambda: looks.append(1),
-    )
+    engine, looks, waiting = Fed([]), [], intake()
+    reader = FrameReader(engine, waiting, Losses(), WATCH)
+    follow_live(reader, waiting, stop=lambda: len(looks) >= 3, show=lambda: looks.append(1))
     assert len(looks) == 3
-
-
-def test_a_queue_is_bounded_by_bytes_and_takes_one_request_however_large() -> None:
-    queue = Queue(3 * (drive.REQUEST_BYTES + len("/1")))
-    assert queue.put(request(1, size=10 * drive.REQUEST_BYTES))
-    assert not queue.put(request(2))
-    assert queue.take().path == "/1"
-    assert queue.take() is None
-    assert [queue.put(request(n)) for n in range(4)] == [True, True, True, False]
-    assert [queue.take().path for _ in range(3)] == ["/0", "/1", "/2"]
-    assert queue.put(request(5))

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from toolkit.capture.lines import NumberedRequest, line
+from toolkit.capture.jsonl import NumberedRequest, line
 from toolkit.records import Asked, Seen
 
 PROMISED = (

@@ -177,12 +177,12 @@ def test_drops_add_up_although_asking_sets_the_kernels_count_back(engine: str) -
 @pytest.mark.parametrize("engine", ["scapy"])
 def test_an_interface_that_goes_down_is_told_and_waited_for(engine: str) -> None:
     with pair() as (_, end), inside(end), capturing(engine, "server0", 8000) as capture:
-        assert capture.engine.lag_note is None
+        assert capture.engine.note is None
         ip("link", "set", "server0", "down")
         assert capture.engine.pump(pytest.fail, 0.1) == 0
-        assert capture.engine.lag_note == "`server0` is down; waiting for it to come up"
+        assert capture.engine.note == "`server0` is down; waiting for it to come up"
         ip("link", "set", "server0", "up")
-        assert capture.engine.lag_note is None
+        assert capture.engine.note is None
         assert capture.engine.pump(lambda *_: None, 0.05) >= 0
 
 
@@ -193,7 +193,7 @@ def test_a_capture_may_begin_while_the_interface_is_down_and_sees_it_come_up(eng
         with inside(end):
             ip("link", "set", "server0", "down")
             capture = stack.enter_context(capturing(engine, "server0", 8000))
-            assert capture.engine.lag_note == "`server0` is down; waiting for it to come up"
+            assert capture.engine.note == "`server0` is down; waiting for it to come up"
             ip("link", "set", "server0", "up")
             stack.enter_context(serving("10.9.0.2", 8000))
         with inside(start):

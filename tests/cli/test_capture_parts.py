@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.jsonl import NumberedRequest
 from toolkit.capture.records import Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.cli.capture import progress as capture_progress

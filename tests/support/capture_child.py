@@ -81,7 +81,7 @@ def main(engine: str, iface: str, port: int, buffer_bytes: int) -> None:
             bodies=[body.decode() for body in capture.bodies],
             frames=len(capture.frames),
             drops=capture.engine.drops(),
-            note=capture.engine.lag_note,
+            note=capture.engine.note,
         )
     except ToolkitError as error:
         say(message=error.message, hint=error.hint)

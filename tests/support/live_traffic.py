@@ -160,9 +160,10 @@ class Capture:
             self.engine.pump(self._frame, 0.2)
 
     def pump_rest(self) -> None:
-        """Pump until nothing has come for as long as the engine may be late."""
-        while self.engine.pump(self._frame, self.engine.lag_s + 0.05):
+        """Pump until nothing comes for a moment, then what the engine still has."""
+        while self.engine.pump(self._frame, 0.05):
             pass
+        self.engine.drain(self._frame)
 
     def close(self) -> None:
         self.engine.close()

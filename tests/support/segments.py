@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from contract.harness.packets import ETHERNET, Frame
 
-from toolkit.capture.files import Replayed, replay
+from toolkit.capture.files import replay
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import CaptureFilter, Losses, MemoryBounds
 from toolkit.errors import ToolkitError
@@ -27,7 +27,6 @@ class Segment(NamedTuple):
 class Caught(NamedTuple):
     segments: list[Segment]
     losses: Losses
-    told: Replayed | None = None
 
     @property
     def payloads(self) -> list[bytes]:
@@ -89,17 +88,9 @@ def replayed(
     """Through a file. `into`: where segments go, for a test that looks while the file is read."""
     found: list[Segment] = [] if into is None else into
     losses = Losses()
-    told = Replayed()
-    replay(
-        str(path),
-        catch(found),
-        CaptureFilter(ports=ports, follow_answers=follow_answers),
-        losses,
-        told,
-        follow=follow,
-        stop=stop,
-    )
-    return Caught(found, losses, told)
+    watch = CaptureFilter(ports=ports, follow_answers=follow_answers)
+    replay(str(path), catch(found), watch, losses, follow=follow, stop=stop)
+    return Caught(found, losses)
 
 
 class Reading:
@@ -115,9 +106,9 @@ class Reading:
             path.write_bytes(file)
             try:
                 with patch("toolkit.capture.files.BLOCK_BYTES", size):
-                    watch, told = CaptureFilter(ports=(8000,)), Replayed()
-                    replay(str(path), catch(self.found), watch, self.losses, told)
-                self.notes = [note.replace(f"{folder}/", "") for note in told.notes]
+                    watch = CaptureFilter(ports=(8000,))
+                    replay(str(path), catch(self.found), watch, self.losses)
+                self.notes = [note.replace(f"{folder}/", "") for note in self.losses.notes]
             except ToolkitError as error:
                 self.error = error.message.replace(f"{folder}/", "")
 

@@ -1,5 +1,7 @@
 """Segments for `Streams` by hand, without frames around them: one client, one server, sequence numbers counted."""
 
+from collections.abc import Collection
+
 from toolkit.capture.records import (
     ACK,
     FIN,
@@ -34,12 +36,13 @@ class Capture:
         *,
         limits: MemoryBounds | None = None,
         follow: bool = False,
+        ports: Collection[int] = (8000,),
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.losses = Losses()
         self.streams = Streams(
             self.requests.append,
-            CaptureFilter(ports=[8000], follow_answers=follow, limits=limits or MemoryBounds()),
+            CaptureFilter(ports=ports, follow_answers=follow, limits=limits or MemoryBounds()),
             self.losses,
         )
         self.now = 100.0

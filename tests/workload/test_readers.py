@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.capture.lines import NumberedRequest, line
+from toolkit.capture.jsonl import NumberedRequest, line
 from toolkit.errors import ToolkitError
 from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen

@@ -1,10 +1,11 @@
 """Capture files, pipes and files that still grow -> TCP segments. The only file here that opens a capture.
 
 It reads in blocks and keeps no more than two, or one block of pcapng: memory is the same for a file of any size. pcapng is
-read here, too: scapy's reader passes over what a file tells of drops, and takes damage for the file's end.
+read here, too: scapy's reader passes over what a file says of drops, and takes damage for the file's end.
 """
 
 import codecs
+import io
 import os
 import select
 import stat
@@ -14,8 +15,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import CaptureFilter, Losses
@@ -29,22 +31,11 @@ _SILENT_S = 0.2
 _GZIP = b"\x1f\x8b"
 
 
-@dataclass(slots=True, kw_only=True)
-class Replayed:
-    """What a person should know of the files that were read."""
-
-    notes: list[str] = field(default_factory=list)
-    """Full sentences without a stop: how a file ends, what of it is not read."""
-    http_ports: list[int] = field(default_factory=list)
-    """Where nothing was on the ports watched: ports that HTTP requests went to instead, the busiest of a file first."""
-
-
 def replay(
     path: str,
     segment: Callable[..., None],
     watch: CaptureFilter,
     losses: Losses,
-    told: Replayed,
     *,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -53,33 +44,26 @@ def replay(
 
     `follow`: a file that ends still grows; only `stop` ends it. `stop` is asked before every block, and five times a
     second while the source is silent. Raises ToolkitError for what is no capture, and for damage, what comes before it
-    handed on; a file cut in its last record is none: it is told in the notes.
+    handed on; a file cut in its last record is none: `losses.notes` has it.
     """
     name = _PIPE if path == STDIN else f"`{path}`"
     ends: list[str] = []
     all_frames: dict[int, Frames] = {}
-    elsewhere = Counter[int]()
-    segments_before = losses.segments
-    stopped = False
+    is_stopped = False
 
-    def asked_to_stop() -> bool:
-        nonlocal stopped
-        stopped = stopped or stop()
-        return stopped
+    def is_over() -> bool:
+        nonlocal is_stopped
+        is_stopped = is_stopped or stop()
+        return is_stopped
 
     def frames_of(link_type: int) -> Frames:
         """One Frames for all interfaces of a link type: a packet's fragments may come in by two of them."""
         if link_type not in all_frames:
-            all_frames[link_type] = Frames(link_type, segment, watch, losses)
+            try:
+                all_frames[link_type] = Frames(link_type, segment, watch, losses)
+            except ToolkitError as problem:
+                raise ToolkitError(f"{name}: {problem.message}", problem.hint) from None
         return all_frames[link_type]
-
-    def looked_at(blocks: Iterable[bytes]) -> Iterator[bytes]:
-        for data in blocks:
-            yield data
-            if losses.segments == segments_before and elsewhere.total() < SAMPLE:
-                elsewhere.update(http_ports(data))
-            if asked_to_stop():
-                return
 
     descriptor = 0
     if path != STDIN:
@@ -89,28 +73,28 @@ def replay(
         except OSError as error:
             raise _unreadable(name, error) from None
     try:
-        read = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, ends=ends)
-        first, blocks = _begun(read)
-        if first.startswith(_GZIP):
-            first, blocks = _begun(_gunzipped(blocks, name, ends))
+        read = _blocks(descriptor, path, name, follow=follow, stop=is_over, ends=ends)
+        file = packed = _as_file(read)
+        magic = file.read(4)
+        if magic.startswith(_GZIP):
+            blocks = chain((magic,), iter(lambda: packed.read1(BLOCK_BYTES), b""))
+            file = _as_file(_gunzipped(blocks, name, ends, is_over))
+            magic = file.read(4)
         ending = None
-        if first[:4] in PCAP_MAGICS:
-            ending = _read_pcap(looked_at(blocks), name, frames_of)
-        elif first[:4] == PCAPNG_MAGIC:
-            ending = _read_pcapng(looked_at(blocks), name, frames_of, losses, told.notes)
-        elif not stopped or len(first) >= 4:
-            raise _no_capture(name, first)
+        if magic in PCAP_MAGICS:
+            ending = _read_pcap(file, magic, name, frames_of)
+        elif magic == PCAPNG_MAGIC:
+            ending = _read_pcapng(file, name, frames_of, losses)
+        elif not is_stopped or len(magic) == 4:
+            raise _no_capture(name, magic + file.peek()[:512])
     finally:
         if path != STDIN:
             os.close(descriptor)
     for frames in all_frames.values():
         frames.close()
-    if ending is not None and not stopped:
-        told.notes.append(f"{name} was read to its end, but {ending}")
-    told.notes += ends
-    if losses.segments == segments_before:
-        ports = [port for port, _ in elsewhere.most_common()]
-        told.http_ports += [port for port in ports if port not in told.http_ports]
+    if ending is not None and not is_stopped:
+        losses.notes.append(f"{name} was read to its end, but {ending}")
+    losses.notes += ends
 
 
 # --- pcap -------------------------------------------------------------------------------------------
@@ -124,47 +108,31 @@ PCAP_MAGICS = {
 """A file's first bytes -> its byte order, and how many parts of a second its times count."""
 LARGEST_FRAME = 1 << 20
 """tcpdump keeps 262,144 bytes of a frame at most: a length beyond this is damaged, and is not waited for."""
-_HEADER, _RECORD = 24, 16
 
 
 def _read_pcap(
-    blocks: Iterable[bytes], name: str, frames_of: Callable[[int], Frames]
+    file: io.BufferedReader, magic: bytes, name: str, frames_of: Callable[[int], Frames]
 ) -> str | None:
     """Hand on every frame; what is wrong with the file's end, or None."""
-    rest = b""
-    place = 0  # of the first byte of `rest` in the file
-    frames: Frames | None = None
-    for data in blocks:
-        block = rest + data
-        at, end = 0, len(block)
-        if frames is None:
-            if end < _HEADER:
-                rest = block
-                continue
-            order, parts = PCAP_MAGICS[block[:4]]
-            record = struct.Struct(f"{order}IIII").unpack_from
-            # the upper 6 bits tell how long the frame check sequences are
-            link_type = struct.unpack_from(f"{order}I", block, 20)[0] & 0x03FFFFFF
-            try:
-                frames = frames_of(link_type)
-            except ToolkitError as problem:
-                raise _not_read(name, problem) from None
-            at = _HEADER
-        frame = frames.frame
-        while at + _RECORD <= end:
-            seconds, fraction, kept, wire_length = record(block, at)
-            if kept > LARGEST_FRAME:
-                raise _damaged(name, f"at byte {place + at:,} a frame of {kept:,} bytes begins")
-            following = at + _RECORD + kept
-            if following > end:
-                break
-            frame(seconds + fraction / parts, block[at + _RECORD : following], wire_length)
-            at = following
-        rest = block[at:]
-        place += at
-    if frames is None:
-        return f"it ends within its header, after {len(rest)} bytes"
-    return f"its last record, at byte {place:,}, is cut off" if rest else None
+    order, parts = PCAP_MAGICS[magic]
+    header = file.read(20)
+    if len(header) < 20:
+        return f"it ends within its header, after {4 + len(header)} bytes"
+    # the upper 6 bits tell how long the frame check sequences are
+    link_type = struct.unpack_from(f"{order}I", header, 16)[0] & 0x03FFFFFF
+    frame = frames_of(link_type).frame
+    unpack, read = struct.Struct(f"{order}IIII").unpack, file.read
+    place = 24
+    while len(record := read(16)) == 16:
+        seconds, fraction, kept, wire_length = unpack(record)
+        if kept > LARGEST_FRAME:
+            raise _damaged(name, f"at byte {place:,} a frame of {kept:,} bytes begins")
+        data = read(kept)
+        if len(data) < kept:
+            break
+        frame(seconds + fraction / parts, data, wire_length)
+        place += 16 + kept
+    return f"its last record, at byte {place:,}, is cut off" if record else None
 
 
 # --- pcapng -----------------------------------------------------------------------------------------
@@ -183,6 +151,14 @@ _INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _ENHANCED = 1, 2, 3, 5, 6
 _RESOLUTION, _OFFSET_S = 9, 14
 _DROPPED_BY_INTERFACE, _DROPPED_BY_SYSTEM = 5, 7
 _SMALLEST = 12
+_LEAST = {
+    _INTERFACE: ("an interface's block", 8),
+    _OLD_PACKET: ("a packet's block", 20),
+    _SIMPLE: ("a packet's block", 4),
+    _STATISTICS: ("a block of statistics", 12),
+    _ENHANCED: ("a packet's block", 20),
+}
+"""Blocks that are read, and how many bytes each holds at least."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,110 +176,68 @@ class _Interface:
 
 
 def _read_pcapng(
-    blocks: Iterable[bytes],
-    name: str,
-    frames_of: Callable[[int], Frames],
-    losses: Losses,
-    notes: list[str],
+    file: io.BufferedReader, name: str, frames_of: Callable[[int], Frames], losses: Losses
 ) -> str | None:
     """Hand on every frame, whatever the sections, interfaces and byte orders; what is wrong with the file's end, or None.
 
-    What it does not know is passed over, decryption secrets among it. What a reader should know goes to `notes`.
+    What it does not know is passed over, decryption secrets among it. What a reader should know goes to `losses.notes`.
     """
-    rest = b""
     place = timeless = 0
     now = 0.0  # time of the last frame that has one
     unread = Counter[str]()
     order = "<"
     interfaces: list[_Interface] = []
+    block = PCAPNG_MAGIC + file.read(_SMALLEST - 4)
+    while len(block) == _SMALLEST:
+        if block.startswith(PCAPNG_MAGIC):
+            interfaces = []
+            order = _ORDERS.get(block[8:], "")
+            if not order:
+                raise _damaged(name, f"at byte {place:,} a section tells no byte order")
+        kind, length = struct.unpack_from(f"{order}II", block)
+        long = f"at byte {place:,} a block says it is {length:,} bytes long"
+        if not _SMALLEST <= length <= LARGEST_BLOCK:
+            raise _damaged(name, long)
+        block += file.read(length - _SMALLEST)
+        if len(block) < length:
+            break
+        (repeated,) = struct.unpack_from(f"{order}I", block, length - 4)
+        if repeated != length:
+            raise _damaged(name, f"{long}, and {repeated:,} at its end")
+        body = block[8:-4]
+        what, least = _LEAST.get(kind, ("", 0))
+        if len(body) < least:
+            raise _damaged(name, f"at byte {place:,} {what} is cut off")
 
-    def broken(at: int, what: str) -> ToolkitError:
-        return _damaged(name, f"at byte {place + at:,} {what}")
-
-    def interface_of(number: int, at: int) -> _Interface:
-        if number >= len(interfaces):
-            raise broken(at, f"a block names interface {number:,} of {len(interfaces)}")
-        return interfaces[number]
-
-    def hand_on(interface: _Interface, frame: bytes, wire_length: int) -> None:
-        if interface.frames is not None:
-            interface.frames.frame(now, frame, wire_length)
-            return
-        assert interface.problem is not None
-        if all(each.frames is None for each in interfaces):
-            raise _not_read(name, interface.problem)
-        unread[interface.problem.message] += 1
-
-    for read in blocks:
-        data = rest + read
-        at = 0
-        while len(data) - at >= _SMALLEST:
-            if data[at : at + 4] == PCAPNG_MAGIC:
-                known = _ORDERS.get(data[at + 8 : at + 12])
-                if known is None:
-                    raise broken(at, "a section tells no byte order")
-                order, interfaces = known, []
-            kind, length = struct.unpack_from(f"{order}II", data, at)
-            if not _SMALLEST <= length <= LARGEST_BLOCK:
-                raise broken(at, f"a block says it is {length:,} bytes long")
-            following = at + length
-            if following > len(data):
-                break
-            (repeated,) = struct.unpack_from(f"{order}I", data, following - 4)
-            if repeated != length:
-                raise broken(
-                    at, f"a block says it is {length:,} bytes long, and {repeated:,} at its end"
+        if kind == _INTERFACE:
+            if len(interfaces) == MOST_INTERFACES:
+                raise _damaged(name, f"at byte {place:,} an interface begins that is one too many")
+            link_type, snaplen = struct.unpack_from(f"{order}H2xI", body)
+            interface = _Interface(snaplen=snaplen)
+            for code, value in _options(body[8:], order):
+                if code == _RESOLUTION and len(value) == 1:
+                    # the top bit tells powers of 2 from powers of 10
+                    power = value[0]
+                    interface.ticks_per_s = 2 ** (power & 0x7F) if power & 0x80 else 10**power
+                elif code == _OFFSET_S and len(value) == 8:
+                    (interface.offset_s,) = struct.unpack(f"{order}q", value)
+            try:
+                interface.frames = frames_of(link_type)
+            except ToolkitError as problem:
+                interface.problem = problem
+            interfaces.append(interface)
+        elif kind in _LEAST:
+            number = 0
+            if kind != _SIMPLE:
+                (number,) = struct.unpack_from(
+                    f"{order}{'H' if kind == _OLD_PACKET else 'I'}", body
                 )
-            body = data[at + 8 : following - 4]
-
-            if kind in (_ENHANCED, _OLD_PACKET):
-                if len(body) < 20:
-                    raise broken(at, "a packet's block is cut off")
-                number, high, low, kept, wire_length = struct.unpack_from(f"{order}IIIII", body)
-                if kind == _OLD_PACKET:
-                    number, drops = struct.unpack_from(f"{order}HH", body)
-                    if drops != 0xFFFF:  # which stands for unknown
-                        losses.kernel_drops += drops
-                if kept > len(body) - 20:
-                    raise broken(at, f"a block of {length:,} bytes holds a frame of {kept:,}")
-                interface = interface_of(number, at)
-                ts = (high << 32 | low) / interface.ticks_per_s + interface.offset_s
-                if 0 <= ts < YEAR_10000:
-                    now = ts
-                else:
-                    timeless += 1
-                hand_on(interface, body[20 : 20 + kept], wire_length)
-            elif kind == _SIMPLE:
-                interface = interface_of(0, at)
-                if len(body) < 4:
-                    raise broken(at, "a packet's block is cut off")
-                (wire_length,) = struct.unpack_from(f"{order}I", body)
-                # it tells its length on the wire only: what was kept is that, up to the snaplen, without the padding
-                kept = min(wire_length, interface.snaplen or wire_length)
-                timeless += 1
-                hand_on(interface, body[4 : 4 + kept], wire_length)
-            elif kind == _INTERFACE:
-                if len(body) < 8 or len(interfaces) == MOST_INTERFACES:
-                    raise broken(at, "an interface's block is cut off, or one too many")
-                link_type, snaplen = struct.unpack_from(f"{order}H2xI", body)
-                interface = _Interface(snaplen=snaplen)
-                for code, value in _options(body[8:], order):
-                    if code == _RESOLUTION and len(value) == 1:
-                        # the top bit tells powers of 2 from powers of 10
-                        power = value[0]
-                        interface.ticks_per_s = 2 ** (power & 0x7F) if power & 0x80 else 10**power
-                    elif code == _OFFSET_S and len(value) == 8:
-                        (interface.offset_s,) = struct.unpack(f"{order}q", value)
-                try:
-                    interface.frames = frames_of(link_type)
-                except ToolkitError as problem:
-                    interface.problem = problem
-                interfaces.append(interface)
-            elif kind == _STATISTICS:
+            if number >= len(interfaces):
+                known = f"interface {number:,} of {len(interfaces)}"
+                raise _damaged(name, f"at byte {place:,} a block names {known}")
+            interface = interfaces[number]
+            if kind == _STATISTICS:
                 # what the capturing program says that it lost on an interface, counted since its start
-                if len(body) < 12:
-                    raise broken(at, "statistics are cut off")
-                interface = interface_of(struct.unpack_from(f"{order}I", body)[0], at)
                 drops = sum(
                     struct.unpack(f"{order}Q", value)[0]
                     for code, value in _options(body[12:], order)
@@ -311,18 +245,42 @@ def _read_pcapng(
                 )
                 losses.kernel_drops += max(0, drops - interface.drops)
                 interface.drops = max(drops, interface.drops)
-            at = following
-        rest = data[at:]
-        place += at
+            else:
+                ts = -1.0
+                if kind == _SIMPLE:
+                    # it tells its length on the wire only: what was kept is that, up to the snaplen, without the padding
+                    at, wire_length = 4, struct.unpack_from(f"{order}I", body)[0]
+                    kept = min(wire_length, interface.snaplen or wire_length)
+                else:
+                    at = 20
+                    high, low, kept, wire_length = struct.unpack_from(f"{order}IIII", body, 4)
+                    if kept > len(body) - at:
+                        holds = f"a block of {length:,} bytes holds a frame of {kept:,}"
+                        raise _damaged(name, f"at byte {place:,} {holds}")
+                    ts = (high << 32 | low) / interface.ticks_per_s + interface.offset_s
+                    if kind == _OLD_PACKET:
+                        (drops,) = struct.unpack_from(f"{order}2xH", body)
+                        losses.kernel_drops += drops if drops != 0xFFFF else 0  # that is: unknown
+                is_time = 0 <= ts < YEAR_10000
+                timeless += not is_time
+                now = ts if is_time else now
+                if interface.frames is not None:
+                    interface.frames.frame(now, body[at : at + kept], wire_length)
+                elif interface.problem is not None:
+                    if all(each.frames is None for each in interfaces):
+                        raise interface.problem
+                    unread[interface.problem.message.removeprefix(f"{name}: ")] += 1
+        place += length
+        block = file.read(_SMALLEST)
 
-    notes += [f"{name}: {count:,} {problem}" for problem, count in unread.items()]
+    losses.notes += [f"{name}: {count:,} {problem}" for problem, count in unread.items()]
     if timeless:
-        notes.append(
+        losses.notes.append(
             f"{name}: {timeless:,} frames have no time that can be; each is taken for as late as the one before"
         )
-    if rest and not place:
-        return f"it ends within its header, after {len(rest)} bytes"
-    return f"its last block, at byte {place:,}, is cut off" if rest else None
+    if block and not place:
+        return f"it ends within its header, after {len(block)} bytes"
+    return f"its last block, at byte {place:,}, is cut off" if block else None
 
 
 def _options(options: bytes, order: str) -> Iterator[tuple[int, bytes]]:
@@ -342,10 +300,6 @@ def _damaged(name: str, what: str) -> ToolkitError:
     """Say that a capture file holds what cannot be; what came before it has been handed on."""
     hint = "All before it was read; copy the file anew, or capture again"
     return ToolkitError(f"{name} is damaged: {what}", hint)
-
-
-def _not_read(name: str, problem: ToolkitError) -> ToolkitError:
-    return ToolkitError(f"{name}: {problem.message}", problem.hint)
 
 
 _TOOLS = {
@@ -385,23 +339,37 @@ def _no_capture(name: str, first: bytes) -> ToolkitError:
 # --- bytes of a file ---------------------------------------------------------------------------------
 
 
-def _begun(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
-    """The first bytes, enough to know a file by, where there are so many; and all of them."""
-    rest = iter(blocks)
-    first = b""
-    for data in rest:
-        first += data
-        if len(first) >= len(PCAPNG_MAGIC):
-            break
-    return first, chain((first,), rest)
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._blocks, self._rest = blocks, b""
+
+    def readable(self) -> bool:
+        """It can only be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill as much of the buffer as one block can."""
+        self._rest = self._rest or next(filter(None, self._blocks), b"")
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
 
 
-def _gunzipped(blocks: Iterable[bytes], name: str, ends: list[str]) -> Iterator[bytes]:
-    """What one or several gz members hold, in blocks of bounded size whatever they blow up to."""
+def _as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(_Blocks(blocks), BLOCK_BYTES)
+
+
+def _gunzipped(
+    blocks: Iterable[bytes], name: str, ends: list[str], stop: Callable[[], bool]
+) -> Iterator[bytes]:
+    """What one or several gz members hold, in blocks of bounded size whatever they blow up to, or until `stop`."""
     member, held, members = zlib.decompressobj(31), 0, 0
     for block in blocks:
         data = block
-        while True:
+        while not stop():
             before = member.copy()
             try:
                 plain = member.decompress(data, BLOCK_BYTES)
@@ -473,33 +441,3 @@ def _blocks(
 def _unreadable(name: str, error: OSError) -> ToolkitError:
     hint = "Name the files in it" if isinstance(error, IsADirectoryError) else ""
     return ToolkitError(f"{name} cannot be read: {reason_of(error)}", hint)
-
-
-# --- where else requests went -----------------------------------------------------------------------
-
-SAMPLE = 1000
-"""Requests on other ports that are enough to name the ports."""
-
-
-def http_ports(block: bytes) -> Iterator[int]:
-    """Destination port of each request line in bytes of a capture, at most SAMPLE of each method.
-
-    It searches request lines with a TCP and an IP header before them, whatever the file and link around: a hint to a
-    person, by which nothing is counted.
-    """
-    for method in (b"POST /", b"GET /"):
-        found, payload = 0, block.find(method)
-        while payload >= 0 and found < SAMPLE:
-            for length in range(20, 64, 4):
-                tcp = payload - length
-                if tcp < 20:
-                    break
-                if block[tcp + 12] >> 4 != length // 4:
-                    continue
-                # an IPv4 or IPv6 header without options ends there and announces TCP
-                is_ipv4 = block[tcp - 20] == 0x45 and block[tcp - 11] == 6
-                if is_ipv4 or (tcp >= 40 and block[tcp - 40] >> 4 == 6 and block[tcp - 34] == 6):
-                    found += 1
-                    yield int.from_bytes(block[tcp + 2 : tcp + 4], "big")
-                    break
-            payload = block.find(method, payload + 1)

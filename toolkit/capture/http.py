@@ -1,63 +1,290 @@
-"""One direction of a connection, bytes in order -> HTTP/1 requests; httptools parses, this file keeps it alive.
+"""Bytes of one direction of a connection, in order -> HTTP/1 messages; here the requests, in answers.py the answers.
 
-It never fills a hole and never guesses: a request that misses a byte is delivered as damaged, without its body. Of a head it
-keeps the method, the path and what frames the body; a header's value is gone when its request is.
+httptools reads the heads. Bodies are framed here, because a hole of known length within one is stepped over, and the parser
+wants every byte. Nothing is filled in or guessed: a request that misses a byte is delivered as damaged, without its body. Of a
+head only the method, the path and what frames the body are kept.
 """
 
 import re
-import zlib
+import sys
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any, ClassVar
 
-import brotli  # type: ignore[import-untyped]
-import zstandard
 from httptools import (
     HttpParserCallbackError,
     HttpParserError,
     HttpParserUpgrade,
     HttpRequestParser,
+    HttpResponseParser,
 )
 
+from toolkit.capture.codings import NotDecodedError, decoded
 from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 from toolkit.units import counted
 
-REQUEST_LINE = re.compile(rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HTTP/1\.[0-9]\r\n")
-"""What a segment begins with that may be read without having seen what came before it."""
-BEGINNING = re.compile(rb"[A-Z][A-Z-]{0,19}(?: |\Z)")
-"""What the first bytes of a request look like, however few there are."""
+# what comes next; the first two are bytes of a body, `_left` of them
+BODY, CHUNK, CHUNK_SIZE, CHUNK_END, TRAILERS, UNTIL_CLOSE, HEAD, LOST, IGNORED = range(9)
+
+HEAD_END = re.compile(rb"\n\r?\n")
+CHUNK_LINE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?(?:\r\n?)?")
+"""A chunk's size, or as much of its line as there is."""
+FRAMING_BYTES = 16 * 1024
+"""Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
+MESSAGE_BYTES = 500
+"""What an unfinished message costs beside its bytes."""
+
+
+class Messages:
+    """Heads, bodies and holes of one direction; a message is open from the first byte of its head to its end or its loss."""
+
+    __slots__ = (
+        *("_began_at", "_fields", "_framing", "_hidden", "_left", "_limits", "_now", "_part"),
+        *("_state", "held", "is_open", "waiting_bytes"),
+    )
+    BEGINNING: ClassVar[re.Pattern[bytes]]
+    """What the first bytes of a message look like, however few there are."""
+    FIRST_LINE: ClassVar[re.Pattern[bytes]]
+    """What a segment begins with that may be read without having seen what came before it."""
+    FIELDS: ClassVar[frozenset[bytes]]
+    """Headers that matter."""
+
+    def __init__(self, limits: MemoryBounds, state: int) -> None:
+        self._limits, self._state = limits, state
+        self.is_open = False
+        """Whether a message is unfinished."""
+        self.held = self.waiting_bytes = 0
+        """Bytes that are kept; of these, what waits for the other direction."""
+        self._began_at = self._now = 0.0
+        """Of the message that is open: first and latest time."""
+        self._part: bytearray | None = None
+        """A head, or a line of a chunked body's framing, that is not whole yet."""
+        self._left = self._framing = self._hidden = 0
+        """Bytes of the body, or of its chunk, that are to come; of framing since the last one; of the body that holes hid."""
+        self._fields: dict[bytes, bytes] = {}
+
+    # what requests and answers do with it
+
+    def begin(self) -> None:
+        """The connection was seen from its start."""
+        raise NotImplementedError
+
+    def read_head(self, head: bytes) -> bool:
+        """Take in a whole head, and say with `expect` what follows; False: it is none."""
+        raise NotImplementedError
+
+    def read_body(self, data: bytes) -> None:
+        """A piece of the body, without the chunks' framing."""
+        raise NotImplementedError
+
+    def hide_body(self) -> None:
+        """A hole hid part of the body, and nothing of its framing."""
+        raise NotImplementedError
+
+    def end_message(self) -> None:
+        """The message is whole, but for what holes hid."""
+        raise NotImplementedError
+
+    def lose(self, missing: int | None) -> None:
+        """Bytes are missing, and where the next message begins is not known; 0: those that are here make no sense."""
+        raise NotImplementedError
+
+    def refuse(self, data: bytes) -> None:
+        """These bytes are no message, where one should begin."""
+        raise NotImplementedError
+
+    def pass_over(self, data: bytes) -> None:
+        """A segment that cannot be read without what is missing before it."""
+
+    # bytes and holes
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message is open or waits."""
+        return not (self.is_open or self.waiting_bytes)
+
+    def starts(self, data: bytes) -> bool:
+        """Whether a segment can be read without what came before it."""
+        return bool(self.FIRST_LINE.match(data))
+
+    def data(self, ts: float, data: bytes) -> None:
+        """Read the next bytes, at least one."""
+        # what waited behind a hole came before what filled it
+        self._now = max(ts, self._now) if self.is_open else ts
+        if self._state == LOST:
+            if not self.FIRST_LINE.match(data):
+                self.pass_over(data)
+                return
+            self._state = HEAD
+        at, end = 0, len(data)
+        while at < end:
+            state = self._state
+            if state <= CHUNK:
+                stop = min(at + self._left, end)
+                self._left -= stop - at
+                self.read_body(data[at:stop])
+                at = stop
+                if not self._left:
+                    self._end_piece()
+            elif state == HEAD:
+                at = self._gather_head(data, at)
+            elif state < UNTIL_CLOSE:
+                at = self._read_framing(data, at)
+            else:
+                if state == UNTIL_CLOSE:
+                    self.read_body(data[at:])
+                return
+
+    def gap(self, ts: float, missing: int | None) -> None:
+        """Bytes are missing here; None: nobody knows how many."""
+        if self._state == IGNORED:
+            return
+        self._now = max(ts, self._now) if self.is_open else ts
+        if self._state <= CHUNK and missing is not None and missing <= self._left:
+            self._hidden += missing
+            self._left -= missing
+            self.hide_body()
+            if not self._left:
+                self._end_piece()
+        else:
+            self.lose(missing)
+
+    def expect(self, length: int | None, *, chunked: bool = False) -> None:
+        """How the body is framed whose head was read: by its length, in chunks, or (None) by the connection's end."""
+        self._left, self._hidden, self._framing = length or 0, 0, 0
+        self._state = CHUNK_SIZE if chunked else UNTIL_CLOSE if length is None else BODY
+        if self._state == BODY and not length:
+            self._end_piece()
+
+    def forget(self, state: int) -> None:
+        """No message is open any more; `state`: what comes next."""
+        self._state, self._part = state, None
+        self.is_open, self.held = False, self.waiting_bytes
+
+    def _end_piece(self) -> None:
+        """The last byte of a chunk, or of a body."""
+        if self._state == CHUNK:
+            self._state = CHUNK_END
+            return
+        self.end_message()
+        self.forget(HEAD)
+
+    def _gather_head(self, data: bytes, at: int) -> int:
+        """Wait for a head's end: one that comes byte by byte would cost the parser a copy for each. Where to read on."""
+        earlier = self._part
+        if earlier is None:
+            while at < len(data) and data[at] in b"\r\n":  # some end a body with a line break
+                at += 1
+            if at == len(data):
+                return at
+            if not self.BEGINNING.match(data, at):
+                self.refuse(data[at:])
+                return len(data)
+            self.is_open, self._began_at = True, self._now
+            self.held += MESSAGE_BYTES
+            found = HEAD_END.search(data, at)
+            if found is None:
+                self._part = bytearray(data[at:])
+                self.held += len(self._part)
+                return len(data)
+            head, end = data[at : found.end()], found.end()
+        else:
+            known = len(earlier)
+            earlier += data
+            found = HEAD_END.search(earlier, max(0, known - 2))
+            if found is None:
+                self.held += len(data)
+                if len(earlier) > self._limits.header_bytes:
+                    self.refuse(b"")
+                return len(data)
+            head, end = bytes(earlier[: found.end()]), found.end() - known
+        self._part = None
+        if self.read_head(head):
+            return end
+        self.refuse(head)
+        if earlier is not None and self._state == LOST and self.FIRST_LINE.match(data):
+            # what stood before it was no message, and it is one
+            self._state = HEAD
+            return 0
+        return len(data)
+
+    def parse(self, parser: HttpRequestParser | HttpResponseParser, head: bytes) -> bool:
+        """Have httptools read a whole head; whether it is one."""
+        self._fields = {}
+        try:
+            parser.feed_data(head)
+        except HttpParserUpgrade:
+            pass  # uvicorn and vLLM ignore the wish; where it was granted, what follows is no message
+        except HttpParserCallbackError:
+            raise
+        except HttpParserError:
+            return False
+        return self._fields.get(b"content-length", b"0").isdigit()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by httptools: keep what matters, several of a name as one (RFC 9110, 5.3)."""
+        name = name.lower()
+        if name in self.FIELDS:
+            earlier, value = self._fields.get(name), value.strip()
+            self._fields[name] = value if earlier is None else b"%s, %s" % (earlier, value)
+
+    def _read_framing(self, data: bytes, at: int) -> int:
+        """Read a line around the chunks of a body, or as much of it as there is; where to read on."""
+        end = data.find(b"\n", at) + 1
+        line = data[at : end or len(data)]
+        self._framing += len(line)
+        if self._part is not None:
+            self.held -= len(self._part)
+            line, self._part = bytes(self._part) + line, None
+        size = None
+        if self._state == CHUNK_SIZE:
+            size = CHUNK_LINE.fullmatch(line)
+            is_good = size is not None
+        elif self._state == CHUNK_END:
+            is_good = b"\r\n".startswith(line)
+        else:
+            is_good = not end or b":" in line or line == b"\r\n"
+        if not is_good or self._framing > FRAMING_BYTES:
+            self.lose(0)
+            return len(data)
+        if not end:
+            self._part = bytearray(line)
+            self.held += len(line)
+            return len(data)
+
+        if self._state == CHUNK_END:
+            self._state = CHUNK_SIZE
+        elif size is not None:
+            self._left = int(size[1], 16)
+            self._state = CHUNK if self._left else TRAILERS
+            if self._left:
+                self._framing = 0
+        elif line == b"\r\n":
+            self._end_piece()
+        return end
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HELLO = re.compile(rb"\x16(?:\Z|\x03(?:\Z|[\x00-\x04]))")
 """A TLS connection's first bytes."""
 RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04][\x00-\x48]", re.DOTALL)
 """A TLS record of at most 18 KiB: what a segment may begin with where the capture began in the middle."""
 
-OPEN, RESYNC, IGNORE = range(3)
-"""At or in a message; waiting for a segment that begins with one; not HTTP/1 at all."""
 
-FRAMING_BYTES = 16 * 1024
-"""Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
-PARSER_BYTES = 1024
-"""What an unfinished request costs beside its bytes."""
-FRAMING_BROKEN = "its body's framing is broken"
-
-METHODS = {
-    name.encode(): name for name in "GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split()
-}
-FRAMING_LENGTHS = frozenset(
-    map(len, ("content-length", "transfer-encoding", "content-encoding", "upgrade"))
-)
-
-
-class Requests:
-    """The requests of one client on one connection, from bytes in order and from holes of known or unknown length.
-
-    `key`: addresses and ports as in the client's packets.
-    """
+class Requests(Messages):
+    """The requests of one client on one connection; `key`: addresses and ports as in the client's packets."""
 
     __slots__ = (
-        *("_beheaded", "_began_at", "_deliver", "_fed", "_framing", "_head", "_key", "_last_at"),
-        *("_losses", "_message", "_mode", "_read", "_silent", "held", "limits"),
+        *("_beheaded", "_body", "_body_bytes", "_deliver", "_encodings", "_hash", "_is_silent"),
+        *("_key", "_losses", "_method", "_path", "_target"),
     )
+    BEGINNING = re.compile(rb"[A-Z][A-Z-]{0,19}(?: |\Z)")
+    FIRST_LINE = re.compile(
+        rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HTTP/1\.[0-9]\r\n|" + re.escape(PREFACE)
+    )
+    FIELDS = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
 
     def __init__(
         self,
@@ -66,379 +293,163 @@ class Requests:
         limits: MemoryBounds,
         losses: Losses,
     ) -> None:
-        self._deliver, self._key, self.limits, self._losses = deliver, key, limits, losses
-        self.held = 0
-        """Bytes of an unfinished request."""
-        self._mode = RESYNC
-        self._message: _Message | None = None
-        """Only in the middle of a message: of 200,000 connections hardly any is."""
-        self._head: bytearray | None = None
-        self._fed = 0
-        """Bytes of the head that the parser had before."""
-        self._began_at = self._last_at = 0.0
-        self._read = self._framing = 0
-        """Of a chunked body so far, and what came since then that was none of it."""
-        self._silent = True
-        """Whether nothing of it was read so far, and nothing of that was told."""
+        super().__init__(limits, LOST)
+        self._deliver, self._key, self._losses = deliver, key, losses
+        self._method: str | None = None
+        self._path: str | None = None
+        self._target = b""
+        self._encodings = ""
+        self._body: bytes | bytearray | None = None
+        self._body_bytes = 0
+        self._hash: blake2b | None = None
+        """Of a body beyond the limit."""
+        self._is_silent = True
+        """Whether nothing was read so far, and nothing of that was counted."""
         self._beheaded: str | None = None
         """What was lost right before a request of which the beginning is missing, too."""
 
-    @property
-    def between(self) -> bool:
-        """Whether no request is unfinished."""
-        return self._message is None and self._head is None
-
-    def starts(self, data: bytes) -> bool:
-        """Whether a segment can be read without what came before it."""
-        return bool(REQUEST_LINE.match(data)) or data.startswith(PREFACE)
-
     def begin(self) -> None:
         """The connection was seen from its start."""
-        self._mode = OPEN
+        self._state = HEAD if self._state == LOST else self._state
 
-    def request(self, ts: float, ts_last: float) -> HttpRequest:
-        """A request of which only its place is known."""
-        key = self._key
-        address = (len(key) - 4) // 2
-        return HttpRequest(
-            ts=ts,
-            ts_last=ts_last,
-            client=key[:address],
-            client_port=int.from_bytes(key[-4:-2], "big"),
-            server=key[address : 2 * address],
-            server_port=int.from_bytes(key[-2:], "big"),
-        )
+    def on_url(self, target: bytes) -> None:
+        """Called by httptools."""
+        self._target = target
 
-    # --- bytes ------------------------------------------------------------------------------------
+    def read_head(self, head: bytes) -> bool:
+        """Keep the method, the path, and what frames and encodes the body."""
+        parser = HttpRequestParser(self)
+        is_head = self.parse(parser, head) and not head.startswith(b"PRI ")
+        target, self._target = self._target, b""
+        if not is_head:
+            return False
+        self._method = sys.intern(parser.get_method().decode("latin-1"))
+        self._path, fields = path_of(target), self._fields
+        # httptools takes a Transfer-Encoding only if its last one is `chunked`
+        transfer = fields.get(b"transfer-encoding")
+        self._encodings = ""
+        if transfer is not None or b"content-encoding" in fields:
+            both = b"%s,%s" % (fields.get(b"content-encoding", b""), transfer or b"")
+            names = [name.strip() for name in both.decode("latin-1").lower().split(",")]
+            self._encodings = ",".join(name for name in names if name not in ("", "chunked"))
+        self._body_bytes, self._is_silent = 0, False
+        self.expect(int(fields.get(b"content-length", b"0")), chunked=transfer is not None)
+        return True
 
-    def data(self, ts: float, data: bytes) -> None:
-        """Read the next bytes; `data` is not empty."""
-        message = self._message
-        if message is not None and not message.in_head:
-            # what waited behind a hole came before what filled it
-            message.now = max(ts, message.now)
-            self._feed(message, data)
-        elif self._mode == OPEN:
-            if message is None and self._head is None and b"\n\r\n" in data:
-                self._feed(_Message(self, ts), data)
-            else:
-                self._gather(ts, data)
-        elif self._mode == RESYNC:
-            self._resync(ts, data)
-
-    def _gather(self, ts: float, data: bytes) -> None:
-        """Wait for the head's end: a head that comes byte by byte would cost the parser a copy for each."""
-        head = self._head
-        if head is None:
-            data = data.lstrip(b"\r\n")  # some clients end a body with a line break
-            if not data:
-                return
-            if not BEGINNING.match(data):
-                self._refuse(data)
-                return
-            head = self._head = bytearray()
-            self._fed = 0
-            self._began_at = self._last_at = ts
-        searched = max(0, len(head) - 3)
-        head += data
-        self._last_at = max(ts, self._last_at)
-        self.held += len(data)
-        if head.find(b"\n\r\n", searched) < 0 and head.find(b"\n\n", searched) < 0:
-            if len(head) > self.limits.header_bytes:
-                self._forget(RESYNC)
-                self._silent = False
-                self._losses.unparsed += 1
+    def read_body(self, data: bytes) -> None:
+        """Keep it; beyond the limit only its hash."""
+        self._body_bytes += len(data)
+        if self._hidden:
             return
-        self._head = None
-        message = self._message or _Message(self, self._began_at)
-        message.now = max(self._last_at, message.now)
-        self._feed(message, bytes(head[self._fed :]))
-        # what stood before it was no request, and it is one
-        if self._mode == RESYNC and len(head) > len(data) and REQUEST_LINE.match(data):
-            self._resync(ts, data)
-
-    def _feed(self, message: "_Message", data: bytes) -> None:
-        broken, upgraded_at = False, -1
-        try:
-            message.parser.feed_data(data)
-        except HttpParserUpgrade as reason:
-            upgraded_at = reason.args[0]
-        except HttpParserCallbackError:
-            raise
-        except HttpParserError:
-            broken = True
-        if message.done:
-            self._silent = False
-            for request in message.done:
-                self._deliver(request)
-            message.done.clear()
-
-        if broken:
-            # the parser is dead; a request whose head was read is damaged, anything else was none
-            is_request = message.open and not message.in_head
-            if is_request:
-                self._damage(message, _lost(message.lost) if message.lost else FRAMING_BROKEN)
-            self._message = message
-            self._forget(RESYNC)
-            if not is_request:
-                self._refuse(data)
-        elif upgraded_at >= 0:
-            self._read_on(message, data[upgraded_at:])
-        elif not message.open:
-            self._message = message
-            self._forget(OPEN)
+        if self._body_bytes > self._limits.body_bytes:
+            if self._hash is None:
+                self._hash = blake2b(self._body or b"", digest_size=16)
+                self._body, self.held = None, MESSAGE_BYTES
+            self._hash.update(data)
+            return
+        self.held += len(data)
+        if self._body is None:
+            self._body = data
         else:
-            self._message = message
-            self.held = PARSER_BYTES + (len(message.body) if message.body else 0)
-            if message.in_head:
-                self._head = bytearray(data[-3:])
-                self._began_at = self._last_at = message.now
-                self._fed = len(self._head)
-                self.held += len(data)
-            elif message.chunked:
-                # trailers grow in the parser, with a copy for each segment
-                self._framing = self._framing + len(data) if message.body_bytes == self._read else 0
-                self._read = message.body_bytes
-                if self._framing > FRAMING_BYTES:
-                    self._damage(message, FRAMING_BROKEN)
-                    self._forget(RESYNC)
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
 
-    def _read_on(self, message: "_Message", rest: bytes) -> None:
-        """After `Upgrade` as HTTP/1.1: uvicorn and vLLM ignore the wish; where it was granted, what follows is no request."""
-        self._message = message
-        is_open, method, target = message.open, message.parser.get_method(), message.target
-        self._forget(self._mode)
-        if is_open:
-            framing = "transfer-encoding: chunked"
-            if not message.chunked:
-                framing = f"content-length: {message.length}"
-            again = _Message(self, message.began_at)
-            again.now = message.now
-            head = b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, framing.encode())
-            again.parser.feed_data(head)
-            again.encoding = message.encoding
-            self._feed(again, rest)
-        elif rest:
-            self.data(message.now, rest)
+    def hide_body(self) -> None:
+        """What was kept of the body is of no use."""
+        self._body = self._hash = None
+        self.held = MESSAGE_BYTES
 
-    def _resync(self, ts: float, data: bytes) -> None:
-        """Go on where a segment begins with a request."""
-        if self.starts(data):
-            self._mode = OPEN
-            self._beheaded = None
-            self.data(ts, data)
-        elif self._beheaded is not None:
-            problem, self._beheaded = self._beheaded, None
-            self._deliver(_damaged(self.request(ts, ts), problem))
-        elif self._silent:
-            self._silent = False
+    def end_message(self) -> None:
+        """Deliver a request with its body."""
+        limit = self._limits.body_bytes
+        if self._hidden:
+            self._hand_over(damaged=True, problem=_lost(self._hidden))
+        elif self._hash is not None:
+            problem = f"its body is longer than {limit:,} bytes"
+            self._hand_over(problem=problem, body_hash=self._hash.digest())
+        elif self._body is None or not self._encodings:
+            self._hand_over(body=None if self._body is None else bytes(self._body))
+        else:
+            body = bytes(self._body)
+            try:
+                plain = decoded(body, self._encodings, limit)
+            except NotDecodedError as problem:
+                # the hash of its bytes as they were sent
+                digest = blake2b(body, digest_size=16).digest()
+                self._hand_over(problem=f"its body can't be decoded: {problem}", body_hash=digest)
+            else:
+                self._body_bytes = len(plain)
+                self._hand_over(body=plain)
+
+    def lose(self, missing: int | None) -> None:
+        """Deliver what is open as damaged, and go on where a segment begins with a request."""
+        if self.is_open:
+            hidden = 0 if self._state == HEAD else self._hidden
+            lost = None if missing is None else missing + hidden
+            problem = "its body's framing is broken" if lost == 0 else _lost(lost)
+            self._is_silent = False
+            self._hand_over(damaged=True, problem=problem)
+        elif self._state != LOST:
+            self._beheaded = _lost(missing)
+        self.forget(LOST)
+
+    def refuse(self, data: bytes) -> None:
+        """Count what is no request."""
+        if self._is_silent and HELLO.match(data):
+            self._losses.encrypted += 1
+            self.forget(IGNORED)
+            return
+        is_http2 = data.startswith(PREFACE[:12])
+        self._losses.http2 += is_http2
+        self._losses.unparsed += 1
+        self._is_silent, self._beheaded = False, None
+        self.forget(IGNORED if is_http2 else LOST)
+
+    def pass_over(self, data: bytes) -> None:
+        """The rest of a request whose head is missing; or what never was one."""
+        if self._beheaded is not None:
+            self._method = self._path = None
+            self._began_at, self._body_bytes = self._now, 0
+            self._hand_over(damaged=True, problem=self._beheaded)
+        elif self._is_silent:
+            self._is_silent = False
             if RECORD.match(data):
                 self._losses.encrypted += 1
             else:
                 self._losses.unparsed += 1
 
-    def _refuse(self, data: bytes) -> None:
-        """Bytes that begin no request, where one should begin."""
-        if self._silent and HELLO.match(data):
-            self._mode = IGNORE
-            self._losses.encrypted += 1
-            return
-        self._losses.unparsed += 1
-        self._silent = False
-        self._mode = RESYNC
-        if data.startswith(PREFACE[:12]):
-            self._mode = IGNORE
-            self._losses.http2 += 1
-
-    # --- holes and ends ---------------------------------------------------------------------------
-
-    def gap(self, ts: float, missing: int | None) -> None:  # noqa: ARG002 - as all readers
-        """Bytes are missing here; None: nobody knows how many."""
-        if self._mode == IGNORE:
-            return
-        message = self._message
-        if not self.between:
-            self._silent = False
-        if message is not None and not message.in_head:
-            message.body = message.hashed = None
-            if missing is not None and (message.chunked or missing <= message.left):
-                # What stands for the lost bytes is framing nowhere: the parser goes on behind them, or breaks where the hole
-                # reaches beyond a chunk.
-                message.lost += missing
-                message.is_padding = True
-                self._feed(message, bytes(missing))
-                message.is_padding = False
-            else:
-                self._damage(message, _lost(None if missing is None else message.lost + missing))
-                self._forget(RESYNC)
-            return
-        if self._head is not None:
-            self._hurt_head(_lost(missing))
-        elif self._mode == OPEN:
-            self._beheaded = _lost(missing)
-        self._forget(RESYNC)
-
-    def _hurt_head(self, problem: str) -> None:
-        """A request of which not even the head is whole; its first line may be."""
-        if self._message is not None:  # it began behind another one, in the parser
-            self._damage(self._message, problem)
-            return
-        request = self.request(self._began_at, self._last_at)
-        line = REQUEST_LINE.match(bytes(self._head or b""))
-        if line:
-            request.method, request.path = line[1].decode("ascii"), path_of(line[2])
-        self._deliver(_damaged(request, problem))
-
-    def _damage(self, message: "_Message", problem: str) -> None:
-        request = message.request()
-        if message.in_head:  # its first line may be cut
-            request.method = request.path = None
-        self._deliver(_damaged(request, problem))
-
     def end(self, why: str) -> None:
-        """Nothing more comes; an unfinished request is damaged, for the reason given."""
-        message = self._message
-        if message is not None and not message.in_head:
-            self._damage(message, f"{_lost(message.lost)}, then {why}" if message.lost else why)
-        elif self._head is not None:
-            self._hurt_head(why)
-        self._forget(IGNORE)
+        """Nothing more comes; a request that is open is damaged, for the reason given."""
+        if self.is_open:
+            is_hidden = self._state != HEAD and self._hidden
+            problem = f"{_lost(self._hidden)}, then {why}" if is_hidden else why
+            self._hand_over(damaged=True, problem=problem)
+        self.forget(IGNORED)
 
-    def _forget(self, mode: int) -> None:
-        """Let go of what is unfinished, and of the parser, which holds its callbacks: only a search would find that garbage."""
-        if self._message is not None:
-            del self._message.parser
-            self._message = None
-        self._read = self._framing = self.held = 0
-        self._head = None
-        self._mode = mode
-
-
-class _Message:
-    """httptools' callbacks, and the one request that they are in the middle of."""
-
-    __slots__ = (
-        *("began_at", "body", "body_bytes", "chunked", "connection", "done", "encoding", "hashed"),
-        *(
-            "in_head",
-            "is_padding",
-            "left",
-            "length",
-            "lost",
-            "now",
-            "open",
-            "parser",
-            "target",
-            "upgrade",
-        ),
-    )
-
-    def __init__(self, connection: Requests, began_at: float) -> None:
-        self.connection = connection
-        self.now = self.began_at = began_at
-        self.open = self.in_head = self.is_padding = False
-        self.done: list[HttpRequest] = []
-        """Whole requests of the bytes just fed; an exception raised in a callback would be lost in httptools."""
-        self.target = b""
-        self.parser = HttpRequestParser(self)
-        # a server that closes does not read on; we tell what was sent
-        self.parser.set_dangerous_leniencies(lenient_keep_alive=True)
-
-    def on_message_begin(self) -> None:
-        """The first byte of a method."""
-        self.open = self.in_head = True
-        self.upgrade = self.chunked = False
-        self.target = b""
-        self.body: bytes | bytearray | None = None
-        self.hashed: blake2b | None = None
-        self.body_bytes = self.lost = 0
-        self.encoding: str | None = None
-        self.length: int | None = None
-        self.left = 0
-
-    def on_url(self, target: bytes) -> None:
-        """A piece of the target."""
-        self.target = self.target + target if self.target else target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep what frames the body; by length first, as this is called for each header of each request."""
-        if len(name) not in FRAMING_LENGTHS or not self.in_head:
-            return  # or a trailer
-        name = name.lower()
-        encodings: list[str] = []
-        if name == b"content-length":
-            self.length = int(value) if len(value) < 20 else None
-        elif name == b"transfer-encoding":
-            self.chunked = True
-            codings = [coding.strip() for coding in value.decode("latin-1").lower().split(",")]
-            encodings = [coding for coding in codings if coding != "chunked"]
-        elif name == b"content-encoding":
-            encodings = [value.decode("latin-1")]
-        elif name == b"upgrade":
-            self.upgrade = True
-        if encodings:
-            self.encoding = ",".join([*([self.encoding] if self.encoding else []), *encodings])
-
-    def on_headers_complete(self) -> None:
-        """The head is over; what header comes now is a trailer."""
-        self.in_head = False
-        self.left = self.length or 0
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body, without the chunks' framing; beyond the limit only its hash is kept."""
-        self.left -= len(data)
-        if self.is_padding:
-            return
-        self.body_bytes += len(data)
-        if self.lost:
-            return
-        if self.body_bytes > self.connection.limits.body_bytes:
-            if self.hashed is None:
-                self.hashed = blake2b(self.body or b"", digest_size=16)
-                self.body = None
-            self.hashed.update(data)
-        elif self.body is None:
-            self.body = data
-        else:
-            if isinstance(self.body, bytes):
-                self.body = bytearray(self.body)
-            self.body += data
-
-    def on_message_complete(self) -> None:
-        """A whole request."""
-        if self.upgrade and (self.length or self.chunked) and self.parser.should_upgrade():
-            return  # httptools leaves its body out; it is read again, see `Requests._read_on`
-        request = self.request()
-        limit = self.connection.limits.body_bytes
-        if self.lost:
-            _damaged(request, _lost(self.lost))
-        elif self.hashed is not None:
-            request.body_hash = self.hashed.digest()
-            request.problem = f"its body is longer than {limit:,} bytes"
-        elif self.body is not None:
-            body = self.body if isinstance(self.body, bytes) else bytes(self.body)
-            try:
-                request.body = decoded(body, self.encoding, limit) if self.encoding else body
-            except NotDecodedError as problem:
-                # the hash of its bytes as they were sent
-                request.body_hash = blake2b(body, digest_size=16).digest()
-                request.problem = f"its body can't be decoded: {problem}"
-            else:
-                request.body_bytes = len(request.body)
-        self.done.append(request)
-        self.open = False
-        self.body = None
-        self.target = b""
-        self.began_at = self.now  # of the next one, if these bytes hold it
-
-    def request(self) -> HttpRequest:
-        """What is known so far, without the body."""
-        request = self.connection.request(self.began_at, self.now)
-        method = self.parser.get_method()
-        request.method = METHODS.get(method) or method.decode("latin-1")
-        request.path = path_of(self.target)
-        request.body_bytes = self.body_bytes
-        return request
+    def _hand_over(self, **facts: Any) -> None:
+        """Deliver a request; of one whose head is not whole, its first line may be."""
+        key = self._key
+        address = (len(key) - 4) // 2
+        if self._state == HEAD:
+            line = self.FIRST_LINE.match(self._part or b"")
+            self._method = line[1].decode("ascii") if line else None
+            self._path = path_of(line[2]) if line else None
+            self._body_bytes = 0
+        request = HttpRequest(
+            ts=self._began_at,
+            ts_last=self._now,
+            client=key[:address],
+            client_port=int.from_bytes(key[-4:-2], "big"),
+            server=key[address : 2 * address],
+            server_port=int.from_bytes(key[-2:], "big"),
+            method=self._method,
+            path=self._path,
+            body_bytes=self._body_bytes,
+            **facts,
+        )
+        self._body = self._hash = self._beheaded = None
+        self._deliver(request)
 
 
 def path_of(target: bytes) -> str:
@@ -452,116 +463,6 @@ def path_of(target: bytes) -> str:
     return path.decode("ascii", "backslashreplace")
 
 
-def _damaged(request: HttpRequest, problem: str) -> HttpRequest:
-    """The request, which has no body so far, told as damaged."""
-    request.damaged = True
-    request.problem = problem
-    return request
-
-
 def _lost(missing: int | None) -> str:
     """A hole in words."""
     return "bytes lost" if missing is None else f"{counted(missing, 'byte')} lost"
-
-
-# --- what a body holds under its Content-Encoding ---------------------------------------------------
-
-CODINGS = 4
-"""Encodings one around the other; nobody sends two, and each costs a body of the limit's size."""
-WINDOW_BYTES = 8 * 1024 * 1024
-"""Largest window of a zstd frame: its sender chooses it, the decoder allocates it, and RFC 9659 allows no more."""
-MEMBERS = 16
-"""Of one gzip or zstd body; each costs a copy of what follows it, and one of 20 bytes is a whole one."""
-ENDS_EARLY = "its encoding ends early"
-
-
-class NotDecodedError(ValueError):
-    """Its text says why."""
-
-
-def decoded(body: bytes, encodings: str, limit: int) -> bytes:
-    """The body without its encodings, `gzip` or `gzip, br` in the order in which they were applied.
-
-    It never grows beyond the limit by more than tells it: a few kilobytes may stand for gigabytes.
-    """
-    names = [name.strip().lower() for name in encodings.split(",")]
-    names = [name for name in names if name not in ("", "identity")]
-    if len(names) > CODINGS:
-        raise NotDecodedError(f"{len(names)} encodings one around the other")
-    for name in reversed(names):
-        decode = DECODERS.get(name)
-        if decode is None:
-            raise NotDecodedError("an encoding that is not known here")
-        try:
-            members, size = [], 0
-            while True:
-                plain, body = decode(body, limit - size)
-                members.append(plain)
-                size += len(plain)
-                if not body or size > limit:
-                    break
-                if len(members) == MEMBERS:
-                    raise NotDecodedError(f"it has more than {MEMBERS} members")
-            body = b"".join(members)
-        except (zlib.error, brotli.error, zstandard.ZstdError):
-            raise NotDecodedError(f"it is not {name}") from None
-        if len(body) > limit:
-            raise NotDecodedError(f"it is longer than {limit:,} bytes")
-    return body
-
-
-# each decodes the first member to at most `limit` + 1 bytes, and returns what comes after it, too
-
-
-def _gzip(body: bytes, limit: int, window: int = zlib.MAX_WBITS | 16) -> tuple[bytes, bytes]:
-    stream = zlib.decompressobj(window)
-    plain = stream.decompress(body, limit + 1)
-    if not stream.eof and len(plain) <= limit:
-        raise NotDecodedError(ENDS_EARLY)
-    return plain, stream.unused_data
-
-
-def _deflate(body: bytes, limit: int) -> tuple[bytes, bytes]:
-    """RFC 9110 means zlib's format; some senders leave its header out."""
-    try:
-        plain, rest = _gzip(body, limit, zlib.MAX_WBITS)
-    except zlib.error:
-        plain, rest = _gzip(body, limit, -zlib.MAX_WBITS)
-    if rest:
-        raise NotDecodedError("bytes follow its encoding's end")
-    return plain, b""
-
-
-def _brotli(body: bytes, limit: int) -> tuple[bytes, bytes]:
-    stream = brotli.Decompressor()
-    plain: bytes = stream.process(body, output_buffer_limit=limit + 1)
-    while len(plain) <= limit and not stream.is_finished():
-        part = stream.process(b"", output_buffer_limit=limit + 1 - len(plain))
-        if not part:
-            raise NotDecodedError(ENDS_EARLY)
-        plain += part
-    return plain, b""
-
-
-def _zstd(body: bytes, limit: int) -> tuple[bytes, bytes]:
-    """Fed in small steps: a block of 4 bytes may stand for 128 KiB, and the decoder knows no limit."""
-    stream = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
-    parts: list[bytes] = []
-    size = 0
-    for start in range(0, len(body), 64):
-        parts.append(stream.decompress(body[start : start + 64]))
-        size += len(parts[-1])
-        if stream.eof:
-            return b"".join(parts), stream.unused_data + body[start + 64 :]
-        if size > limit:
-            return b"".join(parts), b""
-    raise NotDecodedError(ENDS_EARLY)
-
-
-DECODERS: dict[str, Callable[[bytes, int], tuple[bytes, bytes]]] = {
-    "br": _brotli,
-    "deflate": _deflate,
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "zstd": _zstd,
-}

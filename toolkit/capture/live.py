@@ -39,15 +39,16 @@ class LiveCapture(Protocol):
     """Of the frames that it hands out, as in a pcap file."""
     buffer_bytes: int | None
     """Room for waiting frames that the kernel granted; None: unknown."""
-    lag_s: float
-    """A frame is handed out at most so long after its time; a capture that ends waits for the last ones."""
 
     @property
-    def lag_note(self) -> str | None:
+    def note(self) -> str | None:
         """What a user should know about what is late, missing or left out just now."""
 
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
         """Hand out what frames there are, waiting for the first so long at most; how many there were."""
+
+    def drain(self, frame: OnFrame) -> None:
+        """Take in no more, and hand out what was."""
 
     def drops(self) -> int:
         """Frames that the kernel had no room for, since the beginning; exact once it is closed."""
@@ -200,34 +201,19 @@ def open_live(
 ) -> LiveCapture:
     """Listen on one interface, or `any`; from here on frames wait in the kernel until they are pumped."""
     check(iface, ports)
-    # frames are taken without their link's header: all of them for `any`, else where it is not Ethernet's
-    is_cooked = iface == ANY or _ask(iface, SIOCGIFHWADDR) not in HARDWARE_WITH_ETHERNET
-    program = bpf.program(ports, follow_answers=follow_answers, cooked=is_cooked)
-    kind = socket.SOCK_DGRAM if is_cooked else socket.SOCK_RAW
-    with ExitStack() as opened:
-        try:
-            sock = socket.socket(socket.AF_PACKET, kind, socket.htons(ETH_P_ALL))
-            opened.callback(sock.close)
-            attach(sock, bpf.NOTHING)
-            if iface != ANY:
-                sock.bind((iface, ETH_P_ALL))
-            stamp_arrivals(sock)
-            capture = _PacketSocket(sock, iface, ports, is_cooked=is_cooked)
-            capture.begin(program, buffer_bytes)
-        except OSError as error:
-            raise refusal(error, iface, ports) from error
-        opened.pop_all()
-        return capture
+    try:
+        return _PacketSocket(iface, ports, follow_answers=follow_answers, buffer_bytes=buffer_bytes)
+    except OSError as error:
+        raise refusal(error, iface, ports) from error
 
 
 class _PacketSocket:
     """The default engine: one system call a frame."""
 
-    lag_s = 0.0
-    buffer_bytes: int | None = None
+    buffer_bytes: int | None
 
     def __init__(
-        self, sock: socket.socket, iface: str, ports: Collection[int], *, is_cooked: bool
+        self, iface: str, ports: Collection[int], *, follow_answers: bool, buffer_bytes: int
     ) -> None:
         from scapy.arch.linux import L2ListenSocket  # noqa: PLC0415 - 0.2 s of CPU, and only a live capture needs it
 
@@ -237,52 +223,63 @@ class _PacketSocket:
             promisc = False
             auxdata_available = True
 
-            def __init__(self) -> None:
-                self.ins = sock
+            def __init__(self, ins: socket.socket) -> None:
+                self.ins = ins
 
             def received(self) -> tuple[bytes, Any, float | None]:
                 return self._recv_raw(self.ins, RECEIVE_BYTES)
 
-        self._sock, self._iface = sock, iface
-        self._listening: Any = Listening()
+        self._iface = iface
         self._index = None if iface == ANY else socket.if_nametoindex(iface)
         self._outgoing = OutgoingFrames(ports) if iface == ANY else None
-        self._arrivals = select.poll()
-        self._arrivals.register(sock, select.POLLIN)
+        # frames are taken without their link's header: all of them for `any`, else where it is not Ethernet's
+        self._is_cooked = (
+            iface == ANY or _interface_fact(iface, SIOCGIFHWADDR) not in HARDWARE_WITH_ETHERNET
+        )
+        self.link_type = RAW_IP if self._is_cooked else ETHERNET
         self._dropped = 0
         self._turn = threading.Lock()
-        self._is_cooked = is_cooked
-        self.link_type = RAW_IP if is_cooked else ETHERNET
-
-    def begin(self, program: bpf.Program, buffer_bytes: int) -> None:
-        """Let the program decide from here on: what was queued before is thrown away, and the drops' count starts at 0."""
-        # The kernel counts what a frame really takes up, about 1.3 KB for one of 0.6 KB, and doubles what is asked for
-        # that reason; we ask for half, so that who wants 64 MB is granted 64 MB.
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, buffer_bytes // 2)
-        except PermissionError:
-            # that one takes CAP_NET_ADMIN; without it net.core.rmem_max is the limit
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes // 2)
-        self.buffer_bytes = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        # Have glibc keep freed memory of our size, or each receive maps and unmaps 256 KiB: 20 us of CPU a frame instead
-        # of 3. Its limit rises to the size of the largest mapped block that was ever freed, so one is.
-        bytearray(4 * RECEIVE_BYTES)
-        self._sock.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                try:
-                    self._sock.recv(1)
-                except OSError as error:
-                    if error.errno != errno.ENETDOWN:  # told once where the interface is down
-                        raise
-        self.drops()
-        self._dropped = 0
-        attach(self._sock, program)
+        kind = socket.SOCK_DGRAM if self._is_cooked else socket.SOCK_RAW
+        self._sock = socket.socket(socket.AF_PACKET, kind, socket.htons(ETH_P_ALL))
+        self._listening: Any = Listening(self._sock)
+        self._arrivals = select.poll()
+        self._arrivals.register(self._sock, select.POLLIN)
+        with ExitStack() as opened:
+            opened.callback(self._sock.close)
+            attach(self._sock, bpf.NOTHING)
+            if iface != ANY:
+                self._sock.bind((iface, ETH_P_ALL))
+            stamp_arrivals(self._sock)
+            # The kernel counts what a frame really takes up, about 1.3 KB for one of 0.6 KB, and doubles what is asked
+            # for that reason; we ask for half, so that who wants 64 MB is granted 64 MB.
+            try:
+                self._sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, buffer_bytes // 2)
+            except PermissionError:
+                # that one takes CAP_NET_ADMIN; without it net.core.rmem_max is the limit
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes // 2)
+            self.buffer_bytes = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            # Have glibc keep freed memory of our size, or each receive maps and unmaps 256 KiB: 20 us of CPU a frame
+            # instead of 3. Its limit rises to the size of the largest mapped block that was ever freed, so one is.
+            bytearray(4 * RECEIVE_BYTES)
+            # what was queued before the first filter is thrown away, and the drops' count starts at 0
+            self._sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    try:
+                        self._sock.recv(1)
+                    except OSError as error:
+                        if error.errno != errno.ENETDOWN:  # told once where the interface is down
+                            raise
+            self.drops()
+            self._dropped = 0
+            program = bpf.program(ports, follow_answers=follow_answers, cooked=self._is_cooked)
+            attach(self._sock, program)
+            opened.pop_all()
 
     @property
-    def lag_note(self) -> str | None:
+    def note(self) -> str | None:
         """That the interface is down and may come back, or where frames were left out."""
-        if self._index is not None and not _ask(self._iface, SIOCGIFFLAGS) & IFF_UP:
+        if self._index is not None and not _interface_fact(self._iface, SIOCGIFFLAGS) & IFF_UP:
             return f"`{self._iface}` is down; waiting for it to come up"
         return self._outgoing.note if self._outgoing else None
 
@@ -293,6 +290,12 @@ class _PacketSocket:
             count = self._hand_out(frame)
         return count
 
+    def drain(self, frame: OnFrame) -> None:
+        """Take in no more, and hand out what was."""
+        attach(self._sock, bpf.NOTHING)
+        while self._hand_out(frame):
+            pass
+
     def _hand_out(self, frame: OnFrame) -> int:
         received = self._listening.received
         for count in range(AT_ONCE):
@@ -301,7 +304,7 @@ class _PacketSocket:
             except BlockingIOError:
                 return count
             except OSError as error:
-                self._check(error)
+                self._refuse(error)
                 return count
             is_cut = len(data) == RECEIVE_BYTES
             if self._is_cooked:
@@ -314,8 +317,8 @@ class _PacketSocket:
                 frame(ts, data, len(data) + is_cut)
         return AT_ONCE
 
-    def _check(self, error: OSError) -> None:
-        """Refuse to go on after an error of the socket, unless it only says that the interface is down.
+    def _refuse(self, error: OSError) -> None:
+        """End after an error of the socket, unless it only says that the interface is down.
 
         Where the interface was taken away a socket does not find one of the same name again.
         """
@@ -349,12 +352,12 @@ class _PacketSocket:
         self._listening.close()
 
 
-def _ask(iface: str, question: int) -> int:
+def _interface_fact(iface: str, question: int) -> int:
     """The first two bytes of what the kernel tells of an interface; 0 if it tells nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # struct ifreq: 16 bytes of name, then the answer
-            answer = fcntl.ioctl(asker, question, struct.pack("16s24x", iface.encode()))
+            answer = fcntl.ioctl(probe, question, struct.pack("16s24x", iface.encode()))
         except OSError:
             return 0
     return int(struct.unpack_from("=H", answer, 16)[0])

@@ -13,51 +13,22 @@ from toolkit.errors import ToolkitError
 
 # --- link types -------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkType:
-    """How frames of one link type begin."""
-
-    name: str
-    header: int
-    """Bytes before the IP packet, VLAN tags not counted."""
-    protocol_at: int | None = None
-    """Where the EtherType stands; None: the frame has none, and the packet's own version tells."""
-
-
-_RAW = LinkType(name="RAW", header=0)
-LINKS = {
-    0: LinkType(name="NULL", header=4),
-    1: LinkType(name="EN10MB", header=14, protocol_at=12),
+RAW = ("RAW", 0, None)
+LINKS: dict[int, tuple[str, int, int | None]] = {
+    0: ("NULL", 4, None),
+    1: ("EN10MB", 14, 12),
     # RAW is 101 in files; 12 and 14 are what it is called in memory, and some programs write that
-    12: _RAW,
-    14: _RAW,
-    101: _RAW,
-    108: LinkType(name="LOOP", header=4),
-    113: LinkType(name="LINUX_SLL", header=16, protocol_at=14),
-    228: LinkType(name="IPV4", header=0),
-    229: LinkType(name="IPV6", header=0),
-    276: LinkType(name="LINUX_SLL2", header=20, protocol_at=0),
+    12: RAW,
+    14: RAW,
+    101: RAW,
+    108: ("LOOP", 4, None),
+    113: ("LINUX_SLL", 16, 14),
+    228: ("IPV4", 0, None),
+    229: ("IPV6", 0, None),
+    276: ("LINUX_SLL2", 20, 0),
 }
-NOT_READ = {
-    6: "TOKEN_RING",
-    9: "PPP",
-    50: "PPP_HDLC",
-    51: "PPP_ETHER",
-    105: "IEEE802_11",
-    127: "IEEE802_11_RADIOTAP",
-    147: "USER0",
-    187: "BLUETOOTH_HCI_H4",
-    189: "USB_LINUX",
-    195: "IEEE802_15_4",
-    201: "BLUETOOTH_HCI_H4_WITH_PHDR",
-    220: "USB_LINUX_MMAPPED",
-    239: "NFLOG",
-    240: "NETANALYZER",
-    249: "USBPCAP",
-    253: "NETLINK",
-}
-"""Names of what people capture, too, and what holds no IP, or holds it deeper than is looked."""
+"""Link types by their numbers in capture files: name, bytes before the IP packet (VLAN tags not counted), and where among them
+the EtherType stands. None: there is none, and the packet's own version tells."""
 
 ETHERTYPES = (b"\x08\x00", b"\x86\xdd")
 """Of IPv4 and IPv6."""
@@ -65,16 +36,20 @@ TAGS = frozenset({b"\x81\x00", b"\x88\xa8", b"\x91\x00"})
 """EtherTypes of VLAN tags: 802.1Q, 802.1ad (QinQ) and what came before it; a tag is 4 bytes long."""
 
 
-def link(link_type: int) -> LinkType:
-    """How frames of this type begin; ToolkitError names a type that is not read."""
-    found = LINKS.get(link_type)
-    if found is None:
-        known = ", ".join(f"{each.name} ({number})" for number, each in LINKS.items())
-        raise ToolkitError(
-            f"frames of link type {NOT_READ.get(link_type, 'unknown')} ({link_type}) are not read",
-            f"Capture on the interface that carries the IP packets, e.g., `tcpdump -i any`; read are {known}",
-        )
-    return found
+def not_read(link_type: int) -> ToolkitError:
+    """That frames of this type are not read; scapy knows the names of all."""
+    from scapy import data  # noqa: PLC0415 - 0.1 s of CPU, and hardly ever wanted
+
+    names = (
+        name[4:]
+        for name, number in vars(data).items()
+        if number == link_type and name[:4] == "DLT_"
+    )
+    known = ", ".join(f"{name} ({number})" for number, (name, _, _) in LINKS.items())
+    return ToolkitError(
+        f"frames of link type {next(names, 'unknown')} ({link_type}) are not read",
+        f"Capture on the interface that carries the IP packets, e.g., `tcpdump -i any`; read are {known}",
+    )
 
 
 # --- IP fragments -----------------------------------------------------------------------------------
@@ -137,27 +112,24 @@ class Fragments:
             packet.seen += len(data)
             self._held += len(data) + FRAGMENT_BYTES
 
-        whole: bytearray | None = None
+        whole = bytearray()
         if packet.length is not None and packet.seen >= packet.length:
-            whole = bytearray()
             for start in sorted(packet.fragments):
                 if start > len(whole):
                     break
                 # of an overlap the earlier bytes win, whatever came first: no sender overlaps
                 whole += packet.fragments[start][len(whole) - start :]
-            if len(whole) < packet.length:
-                whole = None
-            else:
-                self._let_go(key)
-                self._done.append((key, bytes(whole[: packet.length])))
-
+        is_whole = packet.length is not None and len(whole) >= packet.length
+        if is_whole:
+            self._let_go(key)
+            self._done.append((key, bytes(whole[: packet.length])))
         while self._packets:
             oldest, begun = next(iter(self._packets.items()))
             if self._held <= self._limits.fragments_bytes and begun.begun_at + WAIT_S >= ts:
                 break
             self._let_go(oldest)
             self._losses.fragments += 1
-        return None if whole is None else self._done[-1][1]
+        return self._done[-1][1] if is_whole else None
 
     def _let_go(self, key: Hashable) -> None:
         packet = self._packets.pop(key)
@@ -183,7 +155,7 @@ PART_OF_PACKET = 0x3FFF
 SAYS_SOMETHING = FIN | SYN | RST
 """A segment without payload and without one of these is only an acknowledgement."""
 
-_SEGMENT = struct.Struct(">4sIIBB")
+_SEGMENT = struct.Struct(">4xIIBB")
 _IPV4 = struct.Struct(">HHHxB")
 _IPV6 = struct.Struct(">4xHB")
 _FRAGMENT_HEADER = struct.Struct(">BxHI")
@@ -212,13 +184,15 @@ class Frames:
         watch: CaptureFilter,
         losses: Losses,
     ) -> None:
-        self._link = link(link_type)
+        if link_type not in LINKS:
+            raise not_read(link_type)
         self._segment, self._losses = segment, losses
         self._follow_answers = watch.follow_answers
         self._to = frozenset(port.to_bytes(2, "big") for port in watch.ports)
         self._from = self._to if watch.follow_answers else frozenset[bytes]()
         self._fragments = Fragments(losses=losses, limits=watch.limits)
-        self._at, place = self._link.header, self._link.protocol_at
+        _, self._at, self._protocol_at = LINKS[link_type]
+        place = self._protocol_at
         # an Ethernet header without tags, an IPv4 header without options, TCP: most frames, in one unpacking
         up_to_ip = f"{self._at}x0s" if place is None else f"{place}xH{self._at - place - 2}x"
         self._plain = struct.Struct(f">{up_to_ip}BxH2xHxB2x12sIIBB").unpack_from
@@ -229,26 +203,45 @@ class Frames:
         losses = self._losses
         losses.frames += 1
         try:
-            ethertype, version, total, part, protocol, key, seq, ack, offset, flags = self._plain(
+            ethertype, version, total, part, protocol, key, seq, ack, words, flags = self._plain(
                 frame
             )
+            is_plain = (
+                version == 0x45 and ethertype == self._ethertype and not part & PART_OF_PACKET
+            )
         except struct.error:  # shorter than a whole TCP header
-            self._unusual(ts, frame, wire_length)
+            is_plain = False
+        if is_plain:
+            if protocol != TCP:
+                return
+            packet, start = frame, self._at + 20
+            # a total of 0 is left behind by offload of segments beyond 64 KB
+            end = self._at + total if total else wire_length
+        else:
+            found = self._find_tcp(ts, frame, wire_length)
+            if found is None:
+                return
+            packet, addresses, start, end = found
+            key = addresses + packet[start : start + 4]
+            seq = ack = words = flags = 0
+            if end >= start + 20 and len(packet) >= start + _SEGMENT.size:
+                seq, ack, words, flags = _SEGMENT.unpack_from(packet, start)
+
+        # one whose ports are not to be seen may be watched
+        is_watched = key[-2:] in self._to or key[-4:-2] in self._from
+        if not is_watched and len(packet) >= start + 4:
+            if not losses.segments and packet.startswith(
+                (b"POST /", b"GET /"), start + (words >> 4) * 4
+            ):
+                losses.other_ports[int.from_bytes(key[-2:], "big")] += 1
             return
-        if version != 0x45 or ethertype != self._ethertype or part & PART_OF_PACKET:
-            self._unusual(ts, frame, wire_length)
-            return
-        if protocol != TCP or not (key[10:] in self._to or key[8:10] in self._from):
-            return
+        at = start + (words >> 4) * 4
         losses.segments += 1
-        # a total of 0 is left behind by offload of segments beyond 64 KB
-        end = self._at + total if total else wire_length
-        start = self._at + 20 + (offset >> 4) * 4
-        if offset < 0x50 or start > end:
+        if words < 0x50 or at > end:
             losses.damaged_frames += 1
-        elif start < end or flags & SAYS_SOMETHING or self._follow_answers:
-            payload = frame[start:end]
-            missing = end - start - len(payload)
+        elif at < end or flags & SAYS_SOMETHING or self._follow_answers:
+            payload = packet[at:end]
+            missing = end - at - len(payload)
             if missing:
                 losses.truncated += 1
             self._segment(ts, key, seq, ack, flags, payload, missing)
@@ -257,51 +250,53 @@ class Frames:
         """The capture is over: packets of which fragments are missing are counted as lost."""
         self._fragments.close()
 
-    def _unusual(self, ts: float, frame: bytes, wire_length: int) -> None:
-        """Any frame that is not plain: tags, options, fragments, IPv6, cut short, or no IP at all."""
-        losses = self._losses
-        at = self._link.header
-        if self._link.protocol_at is not None:
-            ethertype = frame[self._link.protocol_at : self._link.protocol_at + 2]
+    def _find_tcp(
+        self, ts: float, frame: bytes, wire_length: int
+    ) -> tuple[bytes, bytes, int, int] | None:
+        """Of any frame that is not plain - tags, options, fragments, IPv6, cut short, no IP at all - what holds its TCP segment.
+
+        That is the packet, its addresses, and where in it the segment begins and ends.
+        """
+        losses, at = self._losses, self._at
+        if self._protocol_at is not None:
+            ethertype = frame[self._protocol_at : self._protocol_at + 2]
             while ethertype in TAGS:
                 # after the EtherType of a tag come its 2 bytes, then the next EtherType
                 ethertype = frame[at + 2 : at + 4]
                 at += 4
             if ethertype not in ETHERTYPES:
-                return
+                return None
         version = frame[at] >> 4 if at < len(frame) else 0
         if version not in (4, 6):
-            return
-        if len(frame) < at + (20 if version == 4 else 40):
-            losses.damaged_frames += 1
-            return
-
-        ident = offset = 0
+            return None
+        is_damaged = len(frame) < at + (20 if version == 4 else 40)
+        ident = offset = start = end = header = 0
         more = False
-        if version == 4:
+        if is_damaged:
+            pass
+        elif version == 4:
             total, ident, part, header = _IPV4.unpack_from(frame, at + 2)
             addresses = frame[at + 12 : at + 20]
             start, end = at + (frame[at] & 0x0F) * 4, at + total if total else wire_length
             offset, more = (part & 0x1FFF) * 8, bool(part & 0x2000)
-            if header == TCP and (start < at + 20 or end < start):
-                losses.damaged_frames += 1
-                return
+            is_damaged = header == TCP and (start < at + 20 or end < start)
         else:
             length, header = _IPV6.unpack_from(frame, at)
             addresses = frame[at + 8 : at + 40]
             end = at + 40 + length if length else wire_length
             header, start = past_extensions(frame, header, at + 40)
-            if header in EXTENSIONS or (
-                header == FRAGMENT and start + 8 > min(end, len(frame))
-            ):  # the frame ends among its headers
-                losses.damaged_frames += 1
-                return
-            if header == FRAGMENT:
+            is_fragment = header == FRAGMENT
+            # the frame ends among its headers
+            is_damaged = header in EXTENSIONS or (is_fragment and start + 8 > min(end, len(frame)))
+            if is_fragment and not is_damaged:
                 header, part, ident = _FRAGMENT_HEADER.unpack_from(frame, start)
                 start += 8
                 offset, more = part & 0xFFF8, bool(part & 1)
+        if is_damaged:
+            losses.damaged_frames += 1
+            return None
         if header != TCP and (version == 4 or header not in EXTENSIONS):
-            return
+            return None
 
         packet = frame
         if offset or more:
@@ -312,27 +307,8 @@ class Frames:
                 ts, (addresses, ident), offset=offset, more=more, length=end - start, data=data
             )
             if whole is None:
-                return
+                return None
             packet, start, end = whole, 0, len(whole)
         if version == 6:
             header, start = past_extensions(packet, header, start)
-        if header != TCP:
-            return
-
-        ports = packet[start : start + 4]
-        if len(ports) == 4 and ports[2:] not in self._to and ports[:2] not in self._from:
-            return  # one whose ports are not to be seen may be watched
-        losses.segments += 1
-        if end < start + 20 or len(packet) < start + _SEGMENT.size:
-            losses.damaged_frames += 1
-            return
-        ports, seq, ack, words, flags = _SEGMENT.unpack_from(packet, start)
-        payload_at = start + (words >> 4) * 4
-        if payload_at < start + 20 or payload_at > end:
-            losses.damaged_frames += 1
-        elif payload_at < end or flags & SAYS_SOMETHING or self._follow_answers:
-            payload = packet[payload_at:end]
-            missing = end - payload_at - len(payload)
-            if missing:
-                losses.truncated += 1
-            self._segment(ts, addresses + ports, seq, ack, flags, payload, missing)
+        return (packet, addresses, start, end) if header == TCP else None

@@ -3,6 +3,7 @@
 It holds values only; it never reads a packet and never decides.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -72,6 +73,10 @@ class Losses:
     """Frames looked at, as much as the source can tell."""
     segments: int = 0
     """Of these, TCP segments on the ports watched."""
+    other_ports: Counter[int] = field(default_factory=Counter)
+    """Where HTTP requests went as long as there were no such segments."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of the files that were read, in full sentences without a stop."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,4 +127,4 @@ class HttpRequest:
     damaged: bool = False
     in_flight: int | None = None
     """Requests to the same server (address and port) unanswered when it arrived; only when answers are followed."""
-    answer: HttpAnswer | None = field(default=None)
+    answer: HttpAnswer | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from toolkit.capture.counting import Counting
-from toolkit.capture.lines import PREVIEW_CHARS
+from toolkit.capture.jsonl import PREVIEW_CHARS
 from toolkit.capture.records import Losses
 from toolkit.records import Seen
 from toolkit.units import counted, share
@@ -185,7 +185,11 @@ class RequestCounter:
             paths=self._paths.top(),
             models=self._models.top(),
             statuses=self._statuses.top(),
-            **{one.name: getattr(losses, one.name) for one in fields(Losses)},
+            **{
+                one.name: getattr(losses, one.name)
+                for one in fields(CaptureSummary)
+                if hasattr(losses, one.name)
+            },
         )
 
 

@@ -3,7 +3,6 @@
 It starts tcpdump, reads its pcap from a pipe and its counts from its messages. It opens no socket.
 """
 
-import contextlib
 import fcntl
 import os
 import re
@@ -13,8 +12,8 @@ import signal
 import struct
 import subprocess
 import time
-from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache
 
 from toolkit.capture import bpf
@@ -33,12 +32,14 @@ from toolkit.errors import ToolkitError
 
 START_S, END_S = 10.0, 5.0
 """It listens within 0.1 s and ends within 1 s, its kernel's timeout; longer only on a very busy machine."""
-ASK_EVERY_S = 1.0
+LAG_S = 1.5
+"""libpcap has the kernel hand a block over after a second (tcpdump's own choice), however little is in it."""
+COUNT_EVERY_S = 1.0
 COPIES = {ANY: "not (outbound and ifindex 1)", "lo": "ifindex 1 and not outbound"}
 """Of `lo`'s two copies only the inbound one; it is the first interface of every network namespace."""
 PIPE_BYTES = 1024 * 1024
 """As much as Linux lets a user have; where it does not, the pipe stays as it is."""
-KEPT_LINES = 20
+MESSAGE_BYTES = 4096
 """Of its messages, to say why it ended."""
 
 FILE = struct.Struct("=IHHiIII")
@@ -77,15 +78,7 @@ def open_tcpdump(
     # -p: not promiscuous; -n: no names; -s 0: whole frames; -U: as they come; -B: in KiB
     room = str(max(1, buffer_bytes // 1024))
     how = ["-p", "-n", "-s", "0", "-U", "-w", "-", "-B", room, "--time-stamp-precision=nano"]
-    # a child of another session does not hear the terminal's Ctrl-C before we do
-    child = subprocess.Popen(  # noqa: S603 - the user's tcpdump, with numbers of ours
-        [program, *listen, *how, wanted],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    engine = _Tcpdump(child, program, iface, ports)
+    engine = _Tcpdump([program, *listen, *how, wanted], iface, ports)
     try:
         engine.begin()
     except BaseException:
@@ -97,68 +90,88 @@ def open_tcpdump(
 class _Tcpdump:
     """A running tcpdump and what it has written."""
 
-    lag_s = 1.5
-    """libpcap has the kernel hand a block over after a second (tcpdump's own choice), however little is in it."""
     buffer_bytes: int | None = None
     """It does not tell what the kernel granted."""
 
-    def __init__(
-        self, child: subprocess.Popen[bytes], program: str, iface: str, ports: Collection[int]
-    ) -> None:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        self._child, self._program = child, program
-        self._iface, self._ports = iface, ports
-        self._pipes = (child.stdout, child.stderr)
-        self._frames, self._words = (pipe.fileno() for pipe in self._pipes)
+    def __init__(self, command: list[str], iface: str, ports: Collection[int]) -> None:
+        # a child of another session does not hear the terminal's Ctrl-C before we do
+        self._child = subprocess.Popen(  # noqa: S603 - the user's tcpdump, with numbers of ours
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._program, self._iface, self._ports = command[0], iface, ports
+        self._pipe, self._messages = self._child.stdout, self._child.stderr
+        os.set_blocking(self._messages.fileno(), False)
+        with suppress(OSError):
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._arrivals = select.poll()
+        self._arrivals.register(self._pipe, select.POLLIN)
         self._outgoing = OutgoingFrames(ports) if iface == ANY else None
         self._name_of = lru_cache(REMEMBERED)(interface_name)
-        self._arrivals = select.poll()
-        for pipe in (self._frames, self._words):
-            os.set_blocking(pipe, False)
-            self._arrivals.register(pipe, select.POLLIN)
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(self._frames, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._rest = b""
-        self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
-        self._line = b""
+        self._rest = self._said = b""
         self._dropped = 0
-        self._asked_at = time.monotonic()
-        self._is_closed = False
+        self._counted_s = time.monotonic()
         self.link_type = 0
 
     @property
-    def lag_note(self) -> str | None:
+    def note(self) -> str | None:
         """That frames come late, or where some were left out."""
         late = "tcpdump hands frames over up to a second late"
         return "; ".join(filter(None, (late, self._outgoing.note if self._outgoing else None)))
 
     def begin(self) -> None:
         """Wait until it listens: its file's header is here."""
-        end = time.monotonic() + START_S
+        end_s = time.monotonic() + START_S
         while len(self._rest) < FILE.size:
-            if time.monotonic() > end:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
                 raise ToolkitError(
                     f"tcpdump on `{self._iface}` did not begin within {START_S:g} s",
                     "Try without it: leave `--engine tcpdump` out",
                 )
-            self._wait(end - time.monotonic())
-            self._rest += self._read()
+            if not self._fill(left_s):
+                raise self._ended()
         self.link_type = FILE.unpack_from(self._rest)[-1]
         self._rest = self._rest[FILE.size :]
 
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
-        """Hand out what frames there are in a pipe's worth of bytes."""
-        end = time.monotonic() + timeout_s
-        while not (count := self._hand_out(frame)):
-            data = self._read()
-            self._rest += data
-            left_s = end - time.monotonic()
-            if not data and left_s <= 0:
-                break
-            if not data:  # what wakes us may be words, or the beginning of a frame
-                self._wait(left_s)
+        """Hand out what frames there are in a pipe's worth of bytes; ToolkitError where it has ended."""
+        count = self._hand_out(frame)
+        if not count:
+            if not self._fill(timeout_s):
+                raise self._ended()
+            count = self._hand_out(frame)
         return count
+
+    def drain(self, frame: OnFrame) -> None:
+        """Wait until the kernel has handed over what it has, then have tcpdump end."""
+        self._read_for(LAG_S, frame)
+        self._end(frame)
+
+    def _end(self, frame: OnFrame) -> None:
+        self._signal(signal.SIGTERM)
+        self._read_for(END_S, frame)
+
+    def _read_for(self, longest_s: float, frame: OnFrame) -> None:
+        """Hand out what it writes, for so long or until it has ended."""
+        end_s = time.monotonic() + longest_s
+        while (left_s := end_s - time.monotonic()) > 0 and self._fill(left_s):
+            self._hand_out(frame)
+
+    def _fill(self, timeout_s: float) -> bool:
+        """Take in what it has written, waiting so long at most; whether it may write more."""
+        if self._pipe.closed:
+            return False
+        if not self._arrivals.poll(timeout_s * 1000):
+            return True
+        data = os.read(self._pipe.fileno(), PIPE_BYTES)
+        self._rest += data
+        return bool(data)
 
     def _hand_out(self, frame: OnFrame) -> int:
         data, at, count = self._rest, 0, 0
@@ -181,42 +194,17 @@ class _Tcpdump:
         self._rest = data[at:]
         return count
 
-    def _read(self) -> bytes:
-        """What its pipe holds of frames; ToolkitError where it has ended."""
-        if self._is_closed:
-            raise self._ended()
-        try:
-            data = os.read(self._frames, PIPE_BYTES)
-        except BlockingIOError:
-            return b""
-        if not data:
-            self.close()
-            raise self._ended()
-        return data
-
-    def _wait(self, timeout_s: float) -> None:
-        """Until it says something, in frames or in words."""
-        self._arrivals.poll(max(0.0, timeout_s) * 1000)
-        self._listen()
-
     def _listen(self) -> None:
-        """Take in what it has said in words by now."""
-        with contextlib.suppress(BlockingIOError):
-            while said := os.read(self._words, PIPE_BYTES):
-                self._hear(said)
-            with contextlib.suppress(KeyError):
-                self._arrivals.unregister(self._words)
-
-    def _hear(self, said: bytes) -> None:
-        *whole, self._line = (self._line + said).split(b"\n")
-        for line in whole:
-            self._lines.append(line)
-            told = DROPPED.search(line)
-            if told:
-                self._dropped = int(told[1])
+        """Take in its messages so far; the last count of drops among them holds."""
+        with suppress(BlockingIOError):
+            while said := os.read(self._messages.fileno(), PIPE_BYTES):
+                self._said = (self._said + said)[-MESSAGE_BYTES:]
+        for count in DROPPED.findall(self._said):
+            self._dropped = int(count)
 
     def _ended(self) -> ToolkitError:
-        said = b"\n".join(self._lines).decode(errors="replace")
+        self.close()
+        said = self._said.decode(errors="replace")
         if re.search(r"permission|not permitted", said, re.IGNORECASE):
             return no_rights(self._iface, self._ports, program=self._program)
         reasons = [line for line in said.splitlines() if line and not NO_REASON.search(line)]
@@ -227,33 +215,32 @@ class _Tcpdump:
         )
 
     def drops(self) -> int:
-        """Frames that the kernel had no room for; asked of it once a second, and at its end it tells them all."""
-        if not self._is_closed:
-            if time.monotonic() - self._asked_at >= ASK_EVERY_S:
-                self._asked_at = time.monotonic()
+        """Frames that the kernel had no room for; it is asked once a second, and at its end it tells them all."""
+        if not self._pipe.closed:
+            if time.monotonic() - self._counted_s >= COUNT_EVERY_S:
+                self._counted_s = time.monotonic()
                 self._signal(signal.SIGUSR1)
             self._listen()
         return self._dropped
 
     def _signal(self, number: signal.Signals) -> None:
         # where it belongs to another user it ends by its pipe, with the next frame
-        with contextlib.suppress(PermissionError):
+        with suppress(PermissionError):
             self._child.send_signal(number)
 
     def close(self) -> None:
-        """End it, and hear its last count."""
-        if self._is_closed:
+        """End it, and read its last count."""
+        if self._pipe.closed:
             return
-        self._is_closed = True
-        self._signal(signal.SIGTERM)
+        if self._child.poll() is None:
+            # without that it may wait for room in the pipe, and not end
+            self._end(lambda *_: None)
+        self._pipe.close()
         try:
-            # frames that nobody waits for are read, too; without that it may wait for room in the pipe and not end
-            _, said = self._child.communicate(timeout=END_S)
-        except subprocess.TimeoutExpired as late:
-            said = late.stderr or b""
+            self._child.wait(END_S)
+        except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
-            for pipe in self._pipes:
-                pipe.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self._child.wait(END_S)
-        self._hear(said)
+        self._listen()
+        self._messages.close()

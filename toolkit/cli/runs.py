@@ -287,7 +287,7 @@ def _tally_rows(store: "Store", run: Run) -> Iterator[Row]:
 
 def _request_rows(store: "Store", run: Run) -> Iterator[Row]:
     """In the words of `toolkit capture --json`, so that `toolkit workload --from` reads them."""
-    from toolkit.capture.lines import NumberedRequest, as_object
+    from toolkit.capture.jsonl import NumberedRequest, as_object
 
     prompts: set[str] = set()
     for seen in store.seen(run.id):

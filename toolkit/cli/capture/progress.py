@@ -38,7 +38,7 @@ class CaptureProgress:
 
     def __init__(
         self,
-        tally: RequestCounter,
+        counter: RequestCounter,
         losses: Losses,
         ports: Sequence[int],
         *,
@@ -47,7 +47,7 @@ class CaptureProgress:
         with_answers: bool = False,
         note: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._tally, self._losses, self._ports, self._note = tally, losses, ports, note
+        self._counter, self._losses, self._ports, self._note = counter, losses, ports, note
         self._is_endless, self._is_here = is_endless, is_here
         self._with_answers = with_answers
         self._began_s = self._drawn_s = time.monotonic()
@@ -62,7 +62,7 @@ class CaptureProgress:
         passed_s = now_s - self._drawn_s
         if passed_s < DRAW_EVERY_S:
             return
-        requests = self._tally.requests
+        requests = self._counter.requests
         rate_per_s = (requests - self._drawn_requests) / passed_s
         self._drawn_s, self._drawn_requests = now_s, requests
         is_quiet = self._is_endless and not requests and now_s - self._began_s >= QUIET_S
@@ -79,14 +79,14 @@ class CaptureProgress:
 
     def line(self, rate_per_s: float) -> str:
         """What happens, in words."""
-        tally = self._tally
+        counter = self._counter
         parts = [
             f"{rate(rate_per_s)} requests/s",
-            f"{tally.requests:,} requests",
-            f"{tally.prompts.unique:,} unique",
+            f"{counter.requests:,} requests",
+            f"{counter.prompts.unique:,} unique",
         ]
-        if tally.with_prompt:
-            parts.append(f"{share(tally.repeat_share)} repeats")
+        if counter.with_prompt:
+            parts.append(f"{share(counter.repeat_share)} repeats")
         # the classes of which there is any; all six are behind `nothing lost`
         lost = [
             f"{getattr(self._losses, name):,} {SHORT_LOSSES[name]}"
@@ -94,8 +94,8 @@ class CaptureProgress:
             if getattr(self._losses, name)
         ]
         parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
-        if tally.with_prompt:
-            top = [f"{one.prompt_key[:KEY_DIGITS]} {share(one.share)}" for one in tally.top(TOP)]
+        if counter.with_prompt:
+            top = [f"{one.prompt_key[:KEY_DIGITS]} {share(one.share)}" for one in counter.top(TOP)]
             parts.append(f"top: {', '.join(top)}")
         note = self._note()
         return ", ".join(parts) + (f" ({note})" if note else "")

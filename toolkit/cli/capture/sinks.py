@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.capture.jsonl import RotatedFile
-from toolkit.capture.lines import NumberedRequest, line
+from toolkit.capture.jsonl import NumberedRequest, RotatedFile, line
 from toolkit.cli.output import give_up_output, json_for_a_screen
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen

@@ -27,8 +27,7 @@ from toolkit.errors import ToolkitError, reason_of
 from toolkit.units import counted, span
 
 if TYPE_CHECKING:
-    from toolkit.capture.files import Replayed
-    from toolkit.capture.records import HttpRequest
+    from toolkit.capture.records import HttpRequest, Losses
     from toolkit.capture.summary import CaptureSummary
 
 ANY = "any"
@@ -183,12 +182,10 @@ def command(
     from toolkit.capture.drive import (
         FrameReader,
         Intake,
-        Queue,
         Sink,
         follow_live,
         read_files,
     )
-    from toolkit.capture.files import Replayed
     from toolkit.capture.jsonl import RotatedFile
     from toolkit.capture.live import DEFAULT_BUFFER_BYTES, open_live
     from toolkit.capture.records import CaptureFilter, Losses
@@ -221,7 +218,7 @@ def command(
             }
         ),
     )
-    tally, losses, queue = RequestCounter(), Losses(), Queue()
+    counter, losses = RequestCounter(), Losses()
     live = output = stored = written = None
     with ExitStack() as opened:
         # Thousands of requests live until they are stored, and none is garbage that only a search finds: 6 % of the CPU.
@@ -235,12 +232,12 @@ def command(
 
         def note() -> str | None:
             """What a person who looks should know: that we fall behind, or what the engine has to say."""
-            if len(queue) >= MANY_WAIT:
-                return f"{len(queue):,} more wait to be counted"
-            return live.lag_note if live else None
+            if len(intake) >= MANY_WAIT:
+                return f"{len(intake):,} more wait to be counted"
+            return live.note if live else None
 
         progress = CaptureProgress(
-            tally,
+            counter,
             losses,
             port,
             is_endless=not ends_by_itself,
@@ -251,7 +248,7 @@ def command(
 
         # where requests go
         def summary(not_stored: int) -> "CaptureSummary":
-            return tally.summary(
+            return counter.summary(
                 losses,
                 left_out=intake.left_out,
                 not_stored=not_stored,
@@ -287,15 +284,14 @@ def command(
 
         intake = Intake(
             Bodies(store_prompts=store_prompts, client=_client_names(shown=show_clients)),
-            tally,
+            counter,
             sinks,
-            wanted=is_wanted if path is not None else None,
+            wanted=is_wanted,
             keep_bodies=bodies,
         )
 
         # until it ends, fails, or somebody stops it; all that was read is in the sinks then
         failures: list[ToolkitError] = []
-        replayed = Replayed()
         watch = CaptureFilter(ports=frozenset(port), follow_answers=full)
         with Stop(duration, grace_s=PIPE_GRACE_S if "-" in files else 0.0) as stop:
 
@@ -309,11 +305,9 @@ def command(
 
             try:
                 if live is None:
-                    read_files(
-                        files, intake, losses, watch, replayed, follow=follow, stop=show_and_stop
-                    )
+                    read_files(files, intake, losses, watch, follow=follow, stop=show_and_stop)
                 else:
-                    reader = FrameReader(live, queue, losses, watch)
+                    reader = FrameReader(live, intake, losses, watch)
                     ready = f"Capturing port {' and '.join(map(str, port))} on `{iface or ANY}`"
                     granted = live.buffer_bytes
                     if granted is not None and granted < wanted_bytes:
@@ -322,7 +316,7 @@ def command(
                             " wanted (CAP_NET_ADMIN grants it)"
                         )
                     click.echo(ready if duration else f"{ready}; Ctrl-C ends it", err=True)
-                    follow_live(reader, queue, intake, stop=is_over, show=progress.show)
+                    follow_live(reader, intake, stop=is_over, show=progress.show)
             except ToolkitError as error:
                 failures.append(error)
             except Exception:
@@ -337,7 +331,8 @@ def command(
                 stored.end(client_ok=kept_up)
             except ToolkitError as error:
                 failures.append(error)
-        lag_note = live.lag_note if live else None
+        if live is not None and live.note is not None:
+            losses.notes.append(live.note)
         run_id = run.id if stored is not None and stored.has_begun else None
 
     # what was captured, what was lost, and why nothing was read
@@ -355,10 +350,9 @@ def command(
     if not is_nothing and (output is not None or not found.requests or not is_on_one_screen):
         say(requests_in_words(found), err=True)
         say(losses_in_words(found, is_live=is_live), err=True)
-    notes = [*replayed.notes, *([lag_note] if lag_note else [])]
     if found.left_out:
-        notes.append(f"{found.left_out:,} requests for other paths than `{path}` left out")
-    for sentence in (*notes, *advice(found, is_live=is_live)):
+        losses.notes.append(f"{found.left_out:,} requests for other paths than `{path}` left out")
+    for sentence in (*losses.notes, *advice(found, is_live=is_live)):
         say(sentence, err=True)
     if output is not None and output.error is not None:
         raise output.error
@@ -381,7 +375,7 @@ def command(
     is_explained = failures or (is_live and stop.was_asked)
     if not (found.requests or found.left_out) and (found.encrypted or not is_explained):
         listened_to = (iface or ANY) if is_live else None
-        failures.append(_why_nothing(found, replayed, port, listened_to, duration))
+        failures.append(_why_nothing(found, losses, port, listened_to, duration))
     if failures:
         for each in failures[:-1]:
             click.echo(f"Error: {each.message}", err=True)
@@ -408,7 +402,7 @@ def _client_names(*, shown: bool) -> Callable[[bytes], str]:
 
 def _why_nothing(
     found: "CaptureSummary",
-    replayed: "Replayed",
+    losses: "Losses",
     ports: Sequence[int],
     iface: str | None,
     duration: float | None,
@@ -436,8 +430,8 @@ def _why_nothing(
             hint = "Is that the port of the engine? Name another one with `--port`"
         return ToolkitError(f"{where} carries no HTTP/1 request that could be read", hint)
     if iface is None:
-        if replayed.http_ports:
-            named = " ".join(f"--port {port}" for port in replayed.http_ports[:5])
+        if losses.other_ports:
+            named = " ".join(f"--port {port}" for port, _ in losses.other_ports.most_common(5))
             hint = f"HTTP requests are there with: {named}"
         elif found.damaged_frames:
             return ToolkitError(f"there is no whole packet to {where}", UNCUT)
