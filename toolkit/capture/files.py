@@ -74,19 +74,16 @@ def replay(
             raise _unreadable(name, error) from None
     try:
         read = _blocks(descriptor, path, name, follow=follow, stop=is_over, ends=ends)
-        file = packed = _as_file(read)
-        magic = file.read(4)
-        if magic.startswith(_GZIP):
-            blocks = chain((magic,), iter(lambda: packed.read1(BLOCK_BYTES), b""))
-            file = _as_file(_gunzipped(blocks, name, ends, is_over))
-            magic = file.read(4)
+        first, blocks = _begun(read)
+        if first.startswith(_GZIP):
+            first, blocks = _begun(_gunzipped(blocks, name, ends, is_over))
         ending = None
-        if magic in PCAP_MAGICS:
-            ending = _read_pcap(file, magic, name, frames_of)
-        elif magic == PCAPNG_MAGIC:
-            ending = _read_pcapng(file, name, frames_of, losses)
-        elif not is_stopped or len(magic) == 4:
-            raise _no_capture(name, magic + file.peek()[:512])
+        if first[:4] in PCAP_MAGICS:
+            ending = _read_pcap(blocks, name, frames_of)
+        elif first[:4] == PCAPNG_MAGIC:
+            ending = _read_pcapng(io.BufferedReader(_AsFile(blocks)), name, frames_of, losses)
+        elif not is_stopped or len(first) >= 4:
+            raise _no_capture(name, first)
     finally:
         if path != STDIN:
             os.close(descriptor)
@@ -111,28 +108,40 @@ LARGEST_FRAME = 1 << 20
 
 
 def _read_pcap(
-    file: io.BufferedReader, magic: bytes, name: str, frames_of: Callable[[int], Frames]
+    blocks: Iterable[bytes], name: str, frames_of: Callable[[int], Frames]
 ) -> str | None:
     """Hand on every frame; what is wrong with the file's end, or None."""
-    order, parts = PCAP_MAGICS[magic]
-    header = file.read(20)
-    if len(header) < 20:
-        return f"it ends within its header, after {4 + len(header)} bytes"
-    # the upper 6 bits tell how long the frame check sequences are
-    link_type = struct.unpack_from(f"{order}I", header, 16)[0] & 0x03FFFFFF
-    frame = frames_of(link_type).frame
-    unpack, read = struct.Struct(f"{order}IIII").unpack, file.read
-    place = 24
-    while len(record := read(16)) == 16:
-        seconds, fraction, kept, wire_length = unpack(record)
-        if kept > LARGEST_FRAME:
-            raise _damaged(name, f"at byte {place:,} a frame of {kept:,} bytes begins")
-        data = read(kept)
-        if len(data) < kept:
-            break
-        frame(seconds + fraction / parts, data, wire_length)
-        place += 16 + kept
-    return f"its last record, at byte {place:,}, is cut off" if record else None
+    rest = b""
+    place = 0  # of the first byte of `rest` in the file
+    frames: Frames | None = None
+    for data in blocks:
+        block = rest + data
+        at, end = 0, len(block)
+        if frames is None:
+            if end < 24:
+                rest = block
+                continue
+            order, parts = PCAP_MAGICS[block[:4]]
+            record = struct.Struct(f"{order}IIII").unpack_from
+            # the upper 6 bits tell how long the frame check sequences are
+            link_type = struct.unpack_from(f"{order}I", block, 20)[0] & 0x03FFFFFF
+            frames = frames_of(link_type)
+            at = 24
+        frame = frames.frame
+        while at + 16 <= end:
+            seconds, fraction, kept, wire_length = record(block, at)
+            if kept > LARGEST_FRAME:
+                raise _damaged(name, f"at byte {place + at:,} a frame of {kept:,} bytes begins")
+            following = at + 16 + kept
+            if following > end:
+                break
+            frame(seconds + fraction / parts, block[at + 16 : following], wire_length)
+            at = following
+        rest = block[at:]
+        place += at
+    if frames is None:
+        return f"it ends within its header, after {len(rest)} bytes"
+    return f"its last record, at byte {place:,}, is cut off" if rest else None
 
 
 # --- pcapng -----------------------------------------------------------------------------------------
@@ -187,7 +196,7 @@ def _read_pcapng(
     unread = Counter[str]()
     order = "<"
     interfaces: list[_Interface] = []
-    block = PCAPNG_MAGIC + file.read(_SMALLEST - 4)
+    block = file.read(_SMALLEST)
     while len(block) == _SMALLEST:
         if block.startswith(PCAPNG_MAGIC):
             interfaces = []
@@ -339,8 +348,17 @@ def _no_capture(name: str, first: bytes) -> ToolkitError:
 # --- bytes of a file ---------------------------------------------------------------------------------
 
 
-class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file."""
+def _begun(blocks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes, enough to know a file by, where there are so many; and all of them."""
+    first = b""
+    rest = iter(blocks)
+    while len(first) < 4 and (block := next(rest, b"")):
+        first += block
+    return first, chain((first,), rest)
+
+
+class _AsFile(io.RawIOBase):
+    """Blocks of bytes as a file that BufferedReader reads."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()
@@ -352,14 +370,10 @@ class _Blocks(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill as much of the buffer as one block can."""
-        self._rest = self._rest or next(filter(None, self._blocks), b"")
+        self._rest = self._rest or next(self._blocks, b"")
         part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         buffer[: len(part)] = part
         return len(part)
-
-
-def _as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(_Blocks(blocks), BLOCK_BYTES)
 
 
 def _gunzipped(
@@ -380,7 +394,8 @@ def _gunzipped(
                 # an unpacking that fails gives nothing: once more byte by byte, for what stands before the damage
                 with suppress(zlib.error):
                     for place in range(len(data)):
-                        yield before.decompress(data[place : place + 1])
+                        if plain := before.decompress(data[place : place + 1]):
+                            yield plain
                 raise _damaged(name, f"its gz data cannot be unpacked: {error}") from None
             held += len(plain)
             if plain:

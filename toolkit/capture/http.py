@@ -29,6 +29,10 @@ BODY, CHUNK, CHUNK_SIZE, CHUNK_END, TRAILERS, UNTIL_CLOSE, HEAD, LOST, IGNORED =
 HEAD_END = re.compile(rb"\n\r?\n")
 CHUNK_LINE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?(?:\r\n?)?")
 """A chunk's size, or as much of its line as there is."""
+FIELD_LENGTHS = frozenset(
+    map(len, "x-cache cache-status content-length transfer-encoding content-encoding".split())
+)
+"""Of the names of headers that matter to anybody; most others are passed over by that."""
 FRAMING_BYTES = 16 * 1024
 """Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
 MESSAGE_BYTES = 500
@@ -177,17 +181,19 @@ class Messages:
                 at += 1
             if at == len(data):
                 return at
-            if not self.BEGINNING.match(data, at):
+            end = data.find(b"\r\n\r\n", at) + 4
+            if end < 4 and (found := HEAD_END.search(data, at)):
+                end = found.end()
+            if end < 4 and not self.BEGINNING.match(data, at):
                 self.refuse(data[at:])
                 return len(data)
             self.is_open, self._began_at = True, self._now
             self.held += MESSAGE_BYTES
-            found = HEAD_END.search(data, at)
-            if found is None:
+            if end < 4:
                 self._part = bytearray(data[at:])
                 self.held += len(self._part)
                 return len(data)
-            head, end = data[at : found.end()], found.end()
+            head = data[at:end]
         else:
             known = len(earlier)
             earlier += data
@@ -223,8 +229,7 @@ class Messages:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by httptools: keep what matters, several of a name as one (RFC 9110, 5.3)."""
-        name = name.lower()
-        if name in self.FIELDS:
+        if len(name) in FIELD_LENGTHS and (name := name.lower()) in self.FIELDS:
             earlier, value = self._fields.get(name), value.strip()
             self._fields[name] = value if earlier is None else b"%s, %s" % (earlier, value)
 

@@ -206,15 +206,16 @@ class Frames:
             ethertype, version, total, part, protocol, key, seq, ack, words, flags = self._plain(
                 frame
             )
-            is_plain = (
-                version == 0x45 and ethertype == self._ethertype and not part & PART_OF_PACKET
-            )
         except struct.error:  # shorter than a whole TCP header
-            is_plain = False
-        if is_plain:
+            version = 0
+        if version == 0x45 and ethertype == self._ethertype and not part & PART_OF_PACKET:
+            packet, start = frame, self._at + 20
             if protocol != TCP:
                 return
-            packet, start = frame, self._at + 20
+            if not (key[10:] in self._to or key[8:10] in self._from):
+                if not losses.segments:
+                    self._look_elsewhere(packet, start)
+                return
             # a total of 0 is left behind by offload of segments beyond 64 KB
             end = self._at + total if total else wire_length
         else:
@@ -223,20 +224,17 @@ class Frames:
                 return
             packet, addresses, start, end = found
             key = addresses + packet[start : start + 4]
+            is_watched = key[-2:] in self._to or key[-4:-2] in self._from
+            # one whose ports are not to be seen may be watched
+            if not is_watched and len(packet) >= start + 4:
+                self._look_elsewhere(packet, start)
+                return
             seq = ack = words = flags = 0
             if end >= start + 20 and len(packet) >= start + _SEGMENT.size:
                 seq, ack, words, flags = _SEGMENT.unpack_from(packet, start)
 
-        # one whose ports are not to be seen may be watched
-        is_watched = key[-2:] in self._to or key[-4:-2] in self._from
-        if not is_watched and len(packet) >= start + 4:
-            if not losses.segments and packet.startswith(
-                (b"POST /", b"GET /"), start + (words >> 4) * 4
-            ):
-                losses.other_ports[int.from_bytes(key[-2:], "big")] += 1
-            return
-        at = start + (words >> 4) * 4
         losses.segments += 1
+        at = start + (words >> 4) * 4
         if words < 0x50 or at > end:
             losses.damaged_frames += 1
         elif at < end or flags & SAYS_SOMETHING or self._follow_answers:
@@ -245,6 +243,13 @@ class Frames:
             if missing:
                 losses.truncated += 1
             self._segment(ts, key, seq, ack, flags, payload, missing)
+
+    def _look_elsewhere(self, packet: bytes, tcp: int) -> None:
+        """Note where requests go instead, as long as none is on the ports watched: a hint to a person."""
+        words = packet[tcp + 12] if tcp + 12 < len(packet) else 0
+        is_request = packet.startswith((b"POST /", b"GET /"), tcp + (words >> 4) * 4)
+        if is_request and not self._losses.segments:
+            self._losses.other_ports[int.from_bytes(packet[tcp + 2 : tcp + 4], "big")] += 1
 
     def close(self) -> None:
         """The capture is over: packets of which fragments are missing are counted as lost."""
