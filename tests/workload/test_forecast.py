@@ -180,6 +180,7 @@ def test_the_chance_of_a_repeat_is_one_minus_the_share_of_keys_seen_once() -> No
     # what no cache may answer repeats nothing and stays in the count. May: a a b; a twice, b once: 2 of 6 requests
     chance = forecast("aabbbb", temperature=[0.0] * 3 + [1.0] * 3).chance
     assert (chance.ratio, chance.repeats_ratio) == (2 / 6, 1 / 6)
+    assert forecast("aaa", temperature=[0.0, 0.0, 1.0]).chance.ratio == 2 / 3
 
 
 def test_without_time_or_with_two_bursts_there_is_no_interval() -> None:
@@ -243,7 +244,7 @@ def test_the_recommended_size_is_the_smallest_that_is_as_good_as_one_without_end
     keys = np.where(np.arange(20_000) % 2 == 0, 0, 1 + np.arange(20_000) // 2 % 500)
     ts, none = np.arange(20_000.0), np.zeros(20_000)
     curve = hit_curve(keys, ts, none, sizes=(10, 100, 600, 5_000, None), ttls=(None, 9e9))
-    assert recommended_size(curve, keys) == 600
+    assert recommended_size(curve, keys, keys >= 0) == 600
     # 9,000 requests: half a point, 45 hits, less is as good. Of two prompts in turn one is hot
     keys = np.arange(9_000) % 2
     [full] = hit_curve(keys, ts[:9_000], none[:9_000], sizes=(None,), ttls=(None,))
@@ -251,7 +252,7 @@ def test_the_recommended_size_is_the_smallest_that_is_as_good_as_one_without_end
         replace(full, size=30, hits=full.hits - 46),
         replace(full, size=40, hits=full.hits - 45),
     ]
-    assert recommended_size([*near, full], keys) == 40
+    assert recommended_size([*near, full], keys, keys >= 0) == 40
 
 
 def test_three_keys_give_three_curves() -> None:

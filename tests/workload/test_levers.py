@@ -306,15 +306,6 @@ def test_max_tokens_far_above_what_answers_need_is_a_lever_of_its_own() -> None:
     assert "max_tokens" not in levers(columns)
 
 
-@pytest.mark.parametrize("latency_s", [None, 1.0])
-def test_no_requests_give_levers_without_figures(latency_s: float | None) -> None:
-    found = levers(arrived([]), latency_s)
-    assert list(found) == [*MEASURED, *SETTINGS]
-    assert all(one.saved_share is None and not one.recommended for one in found.values())
-    one = levers(arrived(["a"], usage=10, max_tokens=10), latency_s)
-    assert one["response_cache"].saved_share == 0.0
-
-
 # --- Which requests a cache and single-flight would keep from the GPU -----------------------------------
 
 

@@ -131,8 +131,8 @@ def test_names_and_sources_are_text_and_nothing_is_fetched() -> None:
 
 
 def test_a_second_that_the_capture_did_not_fill_is_no_fall_of_the_load() -> None:
-    # 4 requests in each of 3 whole seconds, 1 in the fourth: a level line from the first to the third
-    html = chart(report(*(seen(1e9 + n / 4) for n in range(13))), "arrivals")
+    # 4 requests in each of 3 whole seconds, 2 in the fourth: a level line from the first to the third
+    html = chart(report(*(seen(1e9 + n / 4) for n in range(14))), "arrivals")
     [path] = re.findall(r'd="(M[^"]*)" class="ink"', html)
     assert len({float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)}) == 1
 

@@ -227,6 +227,11 @@ def test_bodies_with_times_are_arrivals_and_each_needs_one() -> None:
     assert source(row).arrivals
     assert (first.ts, first.client) == (T, "<10.0.0.9>")
     assert (second.ts, third.ts) == (T + 1, T + 2)
+    # 1e11 s is the year 5138, 1e11 ms is March 1973
+    units = {99_999_999_999: 1.0, 1.5e11: 1e3, 1.5e14: 1e6, 1.5e17: 1e9}
+    assert [seen(row | {"ts": ts})[0].ts for ts in units] == [
+        ts / unit for ts, unit in units.items()
+    ]
     with pytest.raises(ToolkitError, match="`log` line 2 has no time that can be read"):
         seen(row, row | {"ts": "soon"})
 
@@ -361,6 +366,7 @@ def test_what_is_wrong_is_told_with_its_line(text: bytes, message: str) -> None:
         *((BURSTGPT, *pair) for pair in (("472", "x"), (",18,", ",x,"))),
         *((MOONCAKE, '"timestamp": 27482', f'"timestamp": {wrong}') for wrong in ("-1", "null", '"x"')),
         (MOONCAKE, '"input_length": 1100', '"input_length": null'),
+        (MOONCAKE, "[46, 47]}", "[46, 47, 48]}"),
         # one too many; two whole blocks, one id; below 0; 2**64
         *(
             (MOONCAKE, "[46, 47, 2353]", wrong)

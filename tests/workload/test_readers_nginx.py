@@ -6,13 +6,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import pytest
 from support.nginxes import program
 
 from toolkit.protocol.request import asked
@@ -61,34 +59,22 @@ class Upstream(BaseHTTPRequestHandler):
         """Not onto the test's screen."""
 
 
-def logging_lines(folder: Path) -> str:
-    """The lines that the documentation gives, with the file elsewhere."""
-    lines = (readers.__doc__ or "").partition("    log_format")
-    told = lines[1] + lines[2].partition("\n\n")[0]
-    return re.sub(r"/var/log/nginx/\S+", f"{folder}/requests.jsonl", told)
-
-
-@pytest.fixture
-def upstream() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def served(folder: Path, upstream: int, requests: list[tuple[str, str, bytes | None]]) -> Path:
+def served(folder: Path, requests: list[tuple[str, str, bytes | None]]) -> Path:
     """Have nginx serve requests, end it, and name its log."""
+    # the lines that the documentation gives, with the file elsewhere
+    lines = (readers.__doc__ or "").partition("    log_format")
+    logging = lines[1] + lines[2].partition("\n\n")[0]
+    logging = re.sub(r"/var/log/nginx/\S+", f"{folder}/requests.jsonl", logging)
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    thread = Thread(target=upstream.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
     nginx = program()
     # nginx takes over a socket that listens already, so nobody has to wait for it
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        text = CONFIG.format(
-            folder=folder, port=port, upstream=upstream, logging=logging_lines(folder)
+        (folder / "nginx.conf").write_text(
+            CONFIG.format(folder=folder, port=port, upstream=upstream.server_port, logging=logging)
         )
-        (folder / "nginx.conf").write_text(text)
         process = subprocess.Popen(
             [nginx, "-p", str(folder), "-c", "nginx.conf", "-e", str(folder / "error.log")],
             env={**os.environ, "NGINX": f"{listener.fileno()};"},
@@ -104,41 +90,33 @@ def served(folder: Path, upstream: int, requests: list[tuple[str, str, bytes | N
     finally:
         process.send_signal(signal.SIGQUIT)
         process.wait(30)
+        upstream.shutdown()
+        thread.join()
+        upstream.server_close()
     return folder / "requests.jsonl"
 
 
-def test_bodies_come_through_nginx_and_its_log_byte_for_byte(tmp_path, upstream):
+def test_bodies_come_through_nginx_and_its_log_byte_for_byte(tmp_path: Path) -> None:
     bodies = [
         b'{"model":"tiny","messages":[{"role":"user","content":"Say \\"a\\\\b\\" \xe6\x97\xa5\\ud800"}]}',
         b'{"prompt": "' + bytes(range(1, 256)).replace(b"\n", b"\r\n") + b'"}',
         b'{"prompt": "' + b"long " * 100_000 + b'"}',
     ]
+    # nginx writes it to a file, and so it is not in the log
+    large = b'{"prompt": "' + b"x" * 1_500_000 + b'"}'
     began = time.time()
-    requests = [("POST", f"{CHAT}?key=1", body) for body in bodies]
-    log = served(tmp_path, upstream, [*requests, ("GET", "/metrics", None)])
+    posts = [("POST", f"{CHAT}?key=1", body) for body in (*bodies, large)]
+    log = served(tmp_path, [*posts, ("GET", "/metrics", None)])
     ended = time.time()
     with log.open("rb") as lines:
-        found = read(lines, "requests.jsonl", client=lambda address: f"<{address}>")
-        rows = list(found.seen)
-    assert (found.kind, found.identities, found.notes) == ("nginx", "bodies", [])
-    assert [one.asked for one in rows] == [*(asked(body, path=CHAT) for body in bodies), None]
-    assert [(one.method, one.path, one.status) for one in rows] == [
-        *[("POST", CHAT, 200)] * 3,
-        ("GET", "/metrics", 200),
-    ]
-    assert {one.client for one in rows} == {"<127.0.0.1>"}
-    # nginx's clock has ticks of a millisecond
-    assert all(began - 0.1 <= one.ts <= ended for one in rows)
-    assert all(0 <= one.latency_ms <= (ended - began) * 1e3 + 100 for one in rows)
-
-
-def test_a_body_that_nginx_wrote_to_a_file_is_told(tmp_path, upstream):
-    large = b'{"prompt": "' + b"x" * 1_500_000 + b'"}'
-    small = b'{"prompt": "Hi"}'
-    log = served(tmp_path, upstream, [("POST", CHAT, large), ("POST", CHAT, small)])
-    with log.open("rb") as lines:
-        found = read(lines, "requests.jsonl", client=str)
-        first, second = found.seen
-    assert second.asked == asked(small, path=CHAT)
-    assert first.asked.prompt_chars is None
+        found = read(lines, "requests.jsonl", client="<{}>".format)
+        *rows, unkept, page = found.seen
+    assert (found.kind, found.identities) == ("nginx", "bodies")
     assert [note[:9] for note in found.notes] == ["1 request"]
+    assert [one.asked for one in rows] == [asked(body, path=CHAT) for body in bodies]
+    assert (unkept.asked.prompt_chars, page.asked, page.path) == (None, None, "/metrics")
+    for one in (*rows, unkept):
+        assert (one.method, one.path, one.status, one.client) == ("POST", CHAT, 200, "<127.0.0.1>")
+        # nginx's clock has ticks of a millisecond
+        assert began - 0.1 <= one.ts <= ended
+        assert 0 <= one.latency_ms <= (ended - began) * 1e3 + 100

@@ -219,21 +219,6 @@ def test_what_is_known_to_have_failed_fills_no_cache_and_counts_as_no_work() -> 
     assert found.levers[0].saved_share == 0.5
 
 
-@pytest.mark.parametrize("latency_s", [0.0, 0.3, 5.0])
-def test_levers_and_the_replay_of_an_endless_cache_count_the_same_requests(
-    latency_s: float,
-) -> None:
-    rng = np.random.default_rng(4)
-    one = arrived((rng.zipf(1.4, 3000) % 200).tolist(), ts=np.sort(rng.random(3000) * 60).tolist())
-    found = summarise(one, latency_s=latency_s, sizes=(None,), ttls_s=(None,))
-    (cell,) = found.hit_curve
-    cache, single_flight, _ = found.levers[:3]
-    assert cell.hits + cell.coalesced == 3000 - (found.unique_canonical or 0)
-    # all bodies cost the same here; with one latency for all, what the cache alone misses is what joins
-    assert cache.saved_share == pytest.approx(cell.hits / 3000)
-    assert single_flight.saved_share == pytest.approx(cell.coalesced / 3000)
-
-
 @pytest.mark.slow
 def test_of_conversations_the_report_says_prefix_cache_and_no_response_cache() -> None:
     # Mooncake's trace: 12,031 requests, 37.34 % of prompt tokens in whole blocks seen before, next to no equal requests

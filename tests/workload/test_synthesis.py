@@ -188,30 +188,18 @@ def test_synthetic_prompts_repeat_and_are_as_long_as_the_captured_ones() -> None
     assert sorted(Counter(drawn).values()) == sorted(Counter(lengths).values())
 
 
-@pytest.mark.parametrize(
-    ("seen", "lengths"),
-    [
-        # in tokens: as many words
-        ([silent(n, None, prompt_tokens=500 + n) for n in range(3)], [500, 501, 502]),
-        ([silent(n, 1 + n) for n in range(40)], list(range(1, 41))),
-    ],
-)
-def test_made_up_prompts_have_the_length_that_was_captured(
-    seen: list[Asked], lengths: list[int]
-) -> None:
-    drawn = texts(sent(profile_of(made(seen * 2)), len(seen)))
-    in_words = lengths[0] == 500
-    assert sorted(len(text.split() if in_words else text) for text in drawn) == lengths
+def test_made_up_prompts_have_the_length_that_was_captured_and_differ_where_they_did() -> None:
+    # in tokens: as many words
+    seen = [silent(n, None, prompt_tokens=500 + n) for n in range(3)]
+    drawn = texts(sent(profile_of(made(seen * 2)), 3))
+    assert sorted(len(text.split()) for text in drawn) == [500, 501, 502]
+    drawn = texts(sent(profile_of(made([silent(n, 1 + n) for n in range(40)] * 2)), 40))
+    assert sorted(map(len, drawn)) == list(range(1, 41))
     assert all(text == text.strip() for text in drawn)
-    assert len(set(drawn)) == len(seen)
-
-
-def test_short_prompts_that_differ_still_do() -> None:
+    # there are few words of a letter or two, so some have to grow
     seen = [silent(n, 1 + n % 2) for n in range(300)]
     drawn = texts(sent(profile_of(made(seen * 2, most_prompts=300)), 300))
-    assert len(set(drawn)) == 300
-    # there are few words of a letter or two, so some had to grow
-    assert max(map(len, drawn)) <= 40
+    assert (len(set(drawn)), max(map(len, drawn)) <= 40) == (300, True)
 
 
 def test_equal_beginnings_stay_equal_and_others_part_where_they_did() -> None:
@@ -234,6 +222,8 @@ def test_equal_beginnings_stay_equal_and_others_part_where_they_did() -> None:
     assert profile.shared_prefix == "p1"
     lengths = {tuple(len(turn["content"]) for turn in one.messages) for one in profile.prompts}
     assert lengths == {(126, 300 - 128)}
+    # what no other prompt begins with is no passage
+    assert "p2" not in made([silent(n, 300, begins=[1, 2, 10 + n]) for n in range(4)] * 2).toml
 
 
 # --- The tail -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ does not let a cache answer. At one instant answers are complete before requests
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -102,23 +102,14 @@ def forecast(
     *,
     sizes: Sequence[int | None],
     ttls: Sequence[float | None],
-    eligible: Mask | None = None,
-    failed: Mask | None = None,
+    eligible: Mask,
+    failed: Mask,
 ) -> Forecast:
-    """The curves by all three keys, the chance of a repeat, and a size to choose.
-
-    Of unknown latency, None, every repeat is a hit, and how many would join another is unknown.
-    """
-    latencies = np.zeros(len(columns)) if latency_s is None else latency_s
+    """The curves by all three keys, the chance of a repeat, and a size to choose."""
 
     def curve(keys: Codes, sizes: Sequence[int | None]) -> tuple[HitCell, ...]:
-        cells = hit_curve(
-            keys, columns.ts, latencies, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed
-        )
-        if latency_s is not None:
-            return cells
-        return tuple(
-            replace(one, coalesced_ratio=None, steady_coalesced_ratio=None) for one in cells
+        return hit_curve(
+            keys, columns.ts, latency_s, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed
         )
 
     canonical = curve(columns.request, sizes)
@@ -135,21 +126,29 @@ def forecast(
 def hit_curve(
     keys: Codes,
     ts: Numbers,
-    latency_s: Numbers,
+    latency_s: Numbers | None,
     *,
     sizes: Sequence[int | None],
     ttls: Sequence[float | None],
     eligible: Mask | None = None,
     failed: Mask | None = None,
 ) -> tuple[HitCell, ...]:
-    """A cell for each size and time to live. `ts` must rise and no latency be unknown; an answer that failed is not kept."""
-    assert not np.isnan(latency_s).any(), "a replay needs every latency"
+    """A cell for each size and time to live; an answer that failed is not kept. `ts` must rise.
+
+    Of unknown latency, None, every repeat is a hit, and how many would join another is unknown.
+    """
+    assert latency_s is None or not np.isnan(latency_s).any(), "a replay needs every latency"
     assert (np.diff(ts) >= 0).all(), "a replay goes forward in time"
     total = len(keys)
     which = np.arange(total) if eligible is None else np.flatnonzero(eligible)
     late = which >= total // 2
     worthless = (np.zeros(total, dtype=bool) if failed is None else failed)[which]
-    keys, ts, ready = keys[which], ts[which], (ts + latency_s)[which]
+    ready = (ts if latency_s is None else ts + latency_s)[which]
+    keys, ts = keys[which], ts[which]
+
+    def ratio(count: int, of: int = total) -> float | None:
+        return count / of if of else None
+
     holds_all = len(np.unique(keys))  # nothing is ever evicted from so much
     cells = []
     for ttl_s in ttls:
@@ -169,18 +168,16 @@ def hit_curve(
                 hits=hits,
                 coalesced=coalesced,
                 misses=total - hits - coalesced,
-                hit_ratio=_ratio(hits, total),
-                coalesced_ratio=_ratio(coalesced, total),
-                eligible_hit_ratio=_ratio(hits, len(keys)),
-                steady_hit_ratio=_ratio(int((hit & late).sum()), total - total // 2),
-                steady_coalesced_ratio=_ratio(int((joined & late).sum()), total - total // 2),
+                hit_ratio=ratio(hits),
+                coalesced_ratio=None if latency_s is None else ratio(coalesced),
+                eligible_hit_ratio=ratio(hits, len(keys)),
+                steady_hit_ratio=ratio(int((hit & late).sum()), total - total // 2),
+                steady_coalesced_ratio=None
+                if latency_s is None
+                else ratio(int((joined & late).sum()), total - total // 2),
             )
             cells.append(cell)
     return tuple(cells)
-
-
-def _ratio(count: int, total: int) -> float | None:
-    return count / total if total else None
 
 
 def _replayed(
@@ -241,12 +238,11 @@ def _endless(
     return outcomes
 
 
-def repeat_chance(keys: Codes, ts: Numbers, eligible: Mask | None = None) -> RepeatChance:
-    """Good and Turing's estimate for a cache without end and its interval; what no cache may answer repeats nothing."""
+def repeat_chance(keys: Codes, ts: Numbers, may: Mask) -> RepeatChance:
+    """Good and Turing's estimate for a cache without end and its interval; what a cache may not answer repeats nothing."""
     total = len(keys)
     if not total:
         return RepeatChance(ratio=None, low=None, high=None, repeats_ratio=None)
-    may = np.ones(total, dtype=bool) if eligible is None else eligible
     times = np.bincount(keys[may], minlength=int(keys.max()) + 1)
     repeated = may & (times[keys] > 1)
     low = high = None
@@ -273,14 +269,12 @@ def repeat_chance(keys: Codes, ts: Numbers, eligible: Mask | None = None) -> Rep
     )
 
 
-def recommended_size(
-    curve: Sequence[HitCell], keys: Codes, eligible: Mask | None = None
-) -> int | None:
+def recommended_size(curve: Sequence[HitCell], keys: Codes, may: Mask) -> int | None:
     """The smallest size as good as the best at every time to live, and room for ten answers for each hot one.
 
     Hot are the fewest keys that half of all repeats are of.
     """
-    times = np.bincount(keys if eligible is None else keys[eligible])
+    times = np.bincount(keys[may])
     repeats = np.sort(times[times > 1] - 1)[::-1]
     if not len(repeats):
         return None

@@ -15,7 +15,7 @@ from toolkit.units import share as percent
 from toolkit.workload.arrivals import Concurrency
 from toolkit.workload.columns import Mask, Numbers, RequestColumns
 from toolkit.workload.forecast import SOON_S, Reuse
-from toolkit.workload.lengths import LengthSpread, ModelLength, PromptTokens, asked_tokens
+from toolkit.workload.lengths import Lengths, ModelLength, PromptTokens, asked_tokens
 
 Code = Literal[
     "response_cache",
@@ -124,9 +124,8 @@ def savings(
     basis: Basis,
     reuse: Reuse | None,
     prefix_share: Callable[[Mask], float | None],
-    *,
-    declared_share: float | None = None,
-    policy: str = "all",
+    declared_share: float | None,
+    policy: str,
 ) -> Iterator[Lever]:
     """The levers that answer without computing, by what they save of the work (see above).
 
@@ -260,11 +259,7 @@ def savings(
 
 
 def adjustments(
-    length: ModelLength,
-    concurrency: Concurrency,
-    output: LengthSpread | None = None,
-    max_tokens: LengthSpread | None = None,
-    max_num_seqs: int | None = None,
+    length: ModelLength, concurrency: Concurrency, lengths: Lengths, max_num_seqs: int | None
 ) -> Iterator[Lever]:
     """The levers that save no tokens, those first that change no answer. `max_num_seqs` is as the server is set."""
     caveat = f"no recommendation: {length.why}"
@@ -285,8 +280,8 @@ def adjustments(
         caveat=caveat,
     )
 
-    limit = None if max_tokens is None else max_tokens.p50
-    longest = None if output is None else output.p99_9
+    limit = None if lengths.max_tokens is None else lengths.max_tokens.p50
+    longest = None if lengths.output_tokens is None else lengths.output_tokens.p99_9
     if limit is not None and longest is not None and limit >= FAR_ABOVE * max(longest, 1.0):
         yield Lever(
             code="max_tokens",
@@ -321,7 +316,7 @@ def adjustments(
     )
 
 
-def headline(found: tuple[Lever, ...], length: ModelLength, policy: str = "all") -> str:
+def headline(found: tuple[Lever, ...], length: ModelLength, policy: str) -> str:
     """What to do, in one sentence."""
     wanted = [lever.code for lever in found if lever.recommended]
     first = ", then ".join(NAMES[code] for code in wanted if code in MEASURED)

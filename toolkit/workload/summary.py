@@ -162,15 +162,9 @@ def summarise(
             keys = int(columns.request.max()) + 1
             least = min((size for size in SIZES if size is not None and size >= keys), default=keys)
             sizes = tuple(size for size in SIZES if size is None or size <= least)
-        ahead = forecast(
-            columns,
-            latency,
-            sizes=sizes,
-            # without times nothing grows old
-            ttls=ttls_s if columns.arrivals else (None,),
-            eligible=eligible,
-            failed=failed,
-        )
+        # without times nothing grows old
+        ttls = ttls_s if columns.arrivals else (None,)
+        ahead = forecast(columns, latency, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed)
 
     def prefix_share(which: Mask) -> float | None:
         if prefixes.share is None or which.all():
@@ -183,21 +177,8 @@ def summarise(
             "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"
         )
     levers = (
-        *savings(
-            tokens,
-            basis,
-            reused,
-            prefix_share,
-            declared_share=settings.declared_share,
-            policy=policy,
-        ),
-        *adjustments(
-            length,
-            under_way,
-            all_lengths.output_tokens,
-            all_lengths.max_tokens,
-            max_num_seqs,
-        ),
+        *savings(tokens, basis, reused, prefix_share, settings.declared_share, policy),
+        *adjustments(length, under_way, all_lengths, max_num_seqs),
     )
     counts = distribution(columns) if identities else Distribution(requests=total)
     tops = dict(zip(TOPS, counts.tops, strict=False))
