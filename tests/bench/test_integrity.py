@@ -78,6 +78,7 @@ def claims(tokens: int, **more: Any) -> list[RequestRecord]:
         ([*MORE, *LATER_MEMORY], {"requests": 44, "generation_tokens": 4400}, {CACHE: "medium", OTHERS: "high"}),
         ([*MORE, *LATER_MEMORY], {"requests": 24, "generation_tokens": 2400}, {CACHE: "high"}),
         ([*MORE, *LATER_MEMORY], {"requests": 25, "generation_tokens": 2500}, {CACHE: "high", OTHERS: "medium"}),
+        ([*MORE, *LATER_MEMORY], {"requests": 25, "generation_tokens": 2410}, {CACHE: "high", OTHERS: "medium"}),
         # inflated_usage: two of counters, chunks and text speak against a claim
         (claims(200), {"generation_tokens": 1600}, {"inflated_usage": "high"}),
         (claims(1000), None, {"inflated_usage": "medium"}),  # 450 characters for 1,000 tokens

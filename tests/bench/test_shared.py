@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from support.shots import books, replayed, twin, uniques
+from support.shots import books, failed, replayed, twin, uniques
 
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import results
@@ -81,6 +81,15 @@ def test_a_gateway_that_cuts_is_accused_and_the_engine_is_not() -> None:
     assert "truncated_output" not in found["direct"]
     assert "foreign_traffic" not in found["direct"]
     assert "foreign_traffic" not in found["gateway"]
+
+
+def test_what_broke_at_one_address_is_nobody_elses_at_the_other() -> None:
+    direct, gateway = with_twins(), with_twins()
+    broken = [failed(90 + n, "cut", took_ms=2000.0) for n in range(2)]
+    # the engine counted both, and ten tokens of each
+    counted = [*direct, *gateway, *uniques(2, start=90, tokens=10)]
+    found = judged({"direct": direct, "gateway": [*gateway, *broken]}, counted)
+    assert [list(each) for each in found.values()] == [["clean", "same_engine"]] * 2
 
 
 def test_somebody_elses_load_on_a_shared_engine_is_told() -> None:

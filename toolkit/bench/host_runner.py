@@ -220,9 +220,8 @@ class HostRunner:
         async with task_group() as workers:
             for _ in range(width):
                 workers.create_task(send_one_after_another())
-                await asyncio.sleep(
-                    0
-                )  # each request is on its way before the next one's clock starts
+                # each request is on its way before the next one's clock starts
+                await asyncio.sleep(0)
 
     async def _open_loop(
         self, context: RequestContext, requests: HostRequests, slots: Iterator[int], began_s: float
