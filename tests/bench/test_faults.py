@@ -29,63 +29,31 @@ def untrusted() -> Exception:
     return aiohttp.ClientConnectorCertificateError(TO, error)
 
 
+def unconnected(error: OSError) -> Exception:
+    return aiohttp.ClientConnectorError(TO, error)
+
+
+COMPRESSED = "the answer is compressed, which was not asked for, and cannot be unpacked"
 CASES = [
     (aiohttp.ConnectionTimeoutError("x"), "connect", "no connection within 10 s"),
     (TimeoutError(), "timeout", "no whole answer within 120 s"),
-    (
-        aiohttp.ClientConnectorError(
-            TO, OSError(errno.ECONNREFUSED, "Connect call failed ('x', 9)")
-        ),
-        "connect",
-        "no connection: connection refused",
-    ),
-    (
-        aiohttp.ClientConnectorError(TO, OSError(errno.EMFILE, "x")),
-        "connect",
-        "no connection: this machine is out of open files; raise `ulimit -n`",
-    ),
-    (
-        aiohttp.ClientConnectorError(TO, OSError(errno.EADDRNOTAVAIL, "x")),
-        "connect",
-        "no connection: this machine is out of ports towards that address",
-    ),
+    (unconnected(OSError(errno.ECONNREFUSED, "('x', 9)")), "connect", "no connection: connection refused"),
+    (unconnected(OSError(errno.EMFILE, "x")), "connect",
+     "no connection: this machine is out of open files; raise `ulimit -n`"),
+    (unconnected(OSError(errno.EADDRNOTAVAIL, "x")), "connect",
+     "no connection: this machine is out of ports towards that address"),
     # as uvloop raises it: without a number and without a word
-    (
-        aiohttp.ClientConnectorError(TO, ConnectionResetError()),
-        "connect",
-        "no connection: connectionreseterror",
-    ),
-    (
-        aiohttp.ClientConnectorDNSError(TO, OSError(-2, "Name or service not known")),
-        "connect",
-        "no connection: the name does not resolve to an address",
-    ),
-    (
-        aiohttp.ClientConnectorSSLError(TO, ssl.SSLError(1, "handshake failure")),
-        "tls",
-        "TLS failed: no reason given",
-    ),
-    (untrusted(), "tls", "TLS certificate not trusted: self-signed certificate"),
+    (unconnected(ConnectionResetError()), "connect", "no connection: connectionreseterror"),
+    (aiohttp.ClientConnectorDNSError(TO, OSError(-2, "Name or service not known")), "connect",
+     "no connection: the name does not resolve to an address"),
+    (aiohttp.ClientConnectorSSLError(TO, ssl.SSLError(1, "x")), "tls", "TLS failed: no reason given"),
     (ssl.SSLError(1, "bad record"), "tls", "TLS failed: no reason given"),
-    (aiohttp.ServerDisconnectedError(), "cut", "the connection was closed before an answer came"),
-    (
-        aiohttp.ClientPayloadError("x"),
-        "cut",
-        "the connection was closed in the middle of the answer",
-    ),
-    (
-        aiohttp.ClientOSError(errno.ECONNRESET, "Connection lost"),
-        "cut",
-        "the connection broke: connection reset by peer",
-    ),
-    (
-        packed(),
-        "garbage",
-        "the answer is compressed, which was not asked for, and cannot be unpacked",
-    ),
+    (untrusted(), "tls", "TLS certificate not trusted: self-signed certificate"),
+    (aiohttp.ClientOSError(errno.ECONNRESET, "x"), "cut", "the connection broke: connection reset by peer"),
+    (packed(), "garbage", COMPRESSED),
     (ValueError("odd"), "garbage", "odd"),
     (RuntimeError(), "garbage", "RuntimeError"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "kind", "sentence"), CASES, ids=lambda value: repr(value)[:40])

@@ -296,8 +296,7 @@ PREFIX_REPEATS = [*repeats(2, 4)[:8], *repeats(2, 4, first_ms=20.0)[8:]]
         [*AT_THE_END, *equal(AT_THE_END, ttft_ms=900.0, e2e_ms=900.5, took_ms=900.5)],
         # short answers have no pace to lose
         [*SHORT, *equal(SHORT, ttft_ms=10.0, e2e_ms=10.0, took_ms=10.0)],
-        [*ONE_ID, *anew(ONE_ID, 0, 8)],  # whose ids are all the same
-        [*ONE_ID, *equal(ONE_ID)],
+        [*ONE_ID, *equal(ONE_ID, answer_id="chatcmpl-1")],  # whose ids are all the same
         # a few ids that are drawn twice
         [*ONE_TEXT[:-2], shot(62, tokens=2, text_hash="Singapore.", answer_id=ONE_TEXT[0].answer_id)],
         again(FIRST),  # whose first ones were not answered

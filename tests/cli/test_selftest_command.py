@@ -1,7 +1,6 @@
 """`toolkit selftest` as a user meets it."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -122,21 +121,6 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_running() -> None:
     assert [each["part"] for each in objects(rest)] == ["verdict"]
     assert family
     assert gone(family)
-
-
-def test_help_needs_no_client_library() -> None:
-    code = (
-        "import sys; from toolkit.cli.selftest import command;"
-        "print([name for name in ('aiohttp', 'uvloop', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert done.stdout == "[]\n"
 
 
 def test_closed_standard_files_are_no_reason_to_fail() -> None:

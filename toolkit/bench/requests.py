@@ -83,18 +83,10 @@ class HostRequests:
 
     def warmup(self, number: int) -> PlannedRequest:
         """Make a request unlike any measured one: a prompt of no profile, with a mark of no slot."""
-        text = WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]
-        message = {"role": "user", "content": f"{self._mark(-1 - number)} {text}"}
-        name = f"warmup-{number % len(WARMUP_PROMPTS) + 1}"
-        stream, limit = self._streamed.includes(number), self._plan.max_tokens
-        return PlannedRequest(
-            slot=number,
-            kind="warmup",
-            prompt=name,
-            body=self._body([message], stream, limit),
-            stream=stream,
-            max_tokens=limit,
-        )
+        which = number % len(WARMUP_PROMPTS)
+        text = f"{self._mark(-1 - number)} {WARMUP_PROMPTS[which]}"
+        prompt = Prompt(name=f"warmup-{which + 1}", messages=({"role": "user", "content": text},))
+        return self._planned(number, "warmup", prompt, prompt.messages)
 
     def next(self, slot: int) -> PlannedRequest:
         """Make the request of a slot: a duplicate if one is due and its original was answered, else one of its own."""
@@ -113,19 +105,10 @@ class HostRequests:
 
         source = slot if pair is None else pair
         prompt = self._prompts.prompt(source)
-        messages = list(prompt.messages)
+        messages: Sequence[Message] = prompt.messages
         if kind != "repeat":
-            messages = add_mark(prompt.messages, self._mark(source), self._plan.nonce_place)
-        limit = limit_of(prompt, self._plan.max_tokens)
-        return PlannedRequest(
-            slot=slot,
-            kind=kind,
-            pair=pair,
-            prompt=prompt.name,
-            body=self._body(messages, stream, limit),
-            stream=stream,
-            max_tokens=limit,
-        )
+            messages = add_mark(messages, self._mark(source), self._plan.nonce_place)
+        return self._planned(slot, kind, prompt, messages, pair)
 
     def answered(self, slot: int) -> None:
         """Note that this slot's request was answered ok: from now on a duplicate may repeat it."""
@@ -133,12 +116,27 @@ class HostRequests:
             self._unanswered.remove(slot)
             self._repeatable[self._streamed.includes(slot)].append(slot)
 
-    def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> dict[str, Any]:
-        temperature = self._plan.temperature
-        body = chat_body(self._model, messages, stream, max_tokens, temperature)
+    def _planned(
+        self,
+        slot: int,
+        kind: RequestKind,
+        prompt: Prompt,
+        messages: Sequence[Message],
+        pair: int | None = None,
+    ) -> PlannedRequest:
+        stream, limit = self._streamed.includes(slot), limit_of(prompt, self._plan.max_tokens)
+        body = chat_body(self._model, list(messages), stream, limit, self._plan.temperature)
         if self._plan.ignore_eos:
             body["ignore_eos"] = True
-        return body
+        return PlannedRequest(
+            slot=slot,
+            kind=kind,
+            pair=pair,
+            prompt=prompt.name,
+            body=body,
+            stream=stream,
+            max_tokens=limit,
+        )
 
     def _mark(self, slot: int) -> str:
         return mark((self._first_mark + slot * MARK_STRIDE) % MARKS)

@@ -41,12 +41,10 @@ def _tokens_per_s(figures: HostSummary) -> str:
 def _verdicts(figures: HostSummary) -> Text:
     accusing = [verdict.code for verdict in figures.verdicts if verdict.code not in PLAIN]
     codes = accusing or [verdict.code for verdict in figures.verdicts]
-    if figures.errors > MOST_ERRORS * figures.requests:
-        codes.insert(0, "failing")
-        return Text(", ".join(code.replace("_", " ") for code in codes), style="red")
-    text = ", ".join(code.replace("_", " ") for code in codes) or DASH
     style = "yellow" if accusing or "not_judged" in codes else "green" if "clean" in codes else ""
-    return Text(text, style=style)
+    if figures.errors > MOST_ERRORS * figures.requests:
+        codes, style = ["failing", *codes], "red"
+    return Text(", ".join(codes).replace("_", " ") or DASH, style=style)
 
 
 FIGURES: Mapping[str, tuple[Column, Cell]] = {
