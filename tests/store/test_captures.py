@@ -6,30 +6,14 @@ import sqlite3
 import typing
 from contextlib import closing
 from hashlib import blake2b
-from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 from support.sightings import rows
+from support.tallies import RUN, S
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Asked, Run, Seen
-from toolkit.store import Store, captures, database
-
-S = 1_750_000_000.25
-RUN = Run(id="0123456789ab", verb="capture", started_at=S)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> typing.Iterator[Store]:
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        yield store
+from toolkit.store import Store, database
 
 
 def key(name: object) -> str:
@@ -49,51 +33,6 @@ FULL = Seen(ts=S + 0.1, asked=prompted("full"), client="c", server="10.0.0.4:800
 
 def read(store: Store, run: Run = RUN, **which: typing.Any) -> list[Seen]:
     return list(store.seen(run.id, **which))
-
-
-# --- What comes back ----------------------------------------------------------------------------
-
-
-NUMBERS = {int: st.integers(-(2**63), 2**63 - 1), float: st.floats(allow_nan=False)}
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
-
-
-def values_of(hint: object) -> st.SearchStrategy:
-    """Any value that a column can hold."""
-    if typing.get_origin(hint) is tuple:
-        return st.lists(WORDS, max_size=2).map(tuple)
-    if typing.get_origin(hint) is typing.Literal:
-        return st.from_type(hint)
-    kinds = typing.get_args(hint) or (hint,)
-    known = {**NUMBERS, str: WORDS, Asked: BODIES}
-    return st.one_of(
-        *(
-            values_of(kind) if typing.get_args(kind) else known.get(kind, st.from_type(kind))
-            for kind in kinds
-        )
-    )
-
-
-def any_of(record: type, **known: st.SearchStrategy) -> st.SearchStrategy:
-    """Records with any value in each field that is not `known`."""
-    hints = typing.get_type_hints(record)
-    return st.builds(
-        record,
-        **{name: known.get(name, values_of(hints[name])) for name in hints if name != "asked"},
-        **({"asked": st.none() | BODIES} if record is Seen else {}),
-    )
-
-
-def told_alike(asked: Asked) -> Asked:
-    """Of one exact body and of one prompt's text the store takes one word only."""
-    text = f"{asked.prompt_key}\x00" if asked.prompt_key else None
-    return dataclasses.replace(asked, exact_key=key(asked), prompt_text=text)
-
-
-KEYS = st.sampled_from([key(number) for number in range(3)])
-BODIES = st.deferred(
-    lambda: any_of(Asked, exact_key=KEYS, request_key=st.none() | KEYS, prompt_key=st.none() | KEYS)
-).map(told_alike)
 
 
 def test_what_no_column_can_hold_does_not_cost_the_batch(store):
@@ -128,13 +67,6 @@ def test_a_reader_that_stops_half_way_keeps_nobody_from_writing(store, path):
             # busy 0: no reader holds the log
             assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
         assert [one.ts - S for one in reader.seen(RUN.id)] == [0, 1, 2]
-
-
-def test_no_batch_is_found_or_sorted_by_looking_at_every_row(store):
-    values = {"run": RUN.id, "ts": S, "number": 0, "to_ts": S}
-    plan = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {captures._SEEN_OF_RUN}", values)]
-    assert "SEARCH seen USING PRIMARY KEY (run_number=? AND (ts,number)>(?,?) AND ts<?)" in plan
-    assert not [step for step in plan if step.startswith(("SCAN seen", "USE TEMP"))]
 
 
 # --- All or nothing -----------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import typing
-from pathlib import Path
 
 import pytest
 from support.sightings import rows
@@ -16,20 +14,6 @@ from toolkit.records import (
     Run,
     Sums,
 )
-from toolkit.store import Store, runs
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> typing.Iterator[Store]:
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        yield store
-
 
 # --- Whole tallies and sums ---------------------------------------------------------------------
 
@@ -168,21 +152,6 @@ def test_a_second_is_stored_as_a_whole_or_not_at_all(store, path, fault):
     assert rows(path, "PRAGMA foreign_key_check") == []
 
 
-def test_a_reader_follows_a_blast_and_holds_no_transaction(path):
-    with Store.open(path) as writer, Store.open_readonly(path) as reader:
-        writer.add_run(RUN)
-        row = 0
-        for at in range(3):
-            writer.add_second([tally(S + at)], [second(S + at)])
-            [part] = reader.parts(RUN.id, after_row=row)
-            assert (part.at_s, part.row > row) == (S + at, True)
-            row = part.row
-        assert [row for row, _ in reader.loader_seconds(RUN.id, after_row=1)] == [2, 3]
-        assert [one.at_s for _, one in reader.loader_seconds(RUN.id, from_s=S + 2)] == [S + 2]
-        # TRUNCATE is only granted, (0, 0, 0), while nobody stands in the log
-        assert writer._rows("PRAGMA wal_checkpoint(TRUNCATE)") == [(0, 0, 0)]
-
-
 # --- Shots and sightings of a window ------------------------------------------------------------
 
 
@@ -199,11 +168,3 @@ def test_of_a_hosts_many_shots_the_newest_stay(store):
         ("bob", 0),
     ]
     assert store.shots_between(RUN.id, S, S + 9.0, most_per_host=0) == []
-
-
-def test_shots_of_a_window_are_chosen_in_the_index(store):
-    question = "EXPLAIN QUERY PLAN " + runs._SHOTS_BETWEEN
-    plan = [str(step[3]) for step in store._rows(question, ("r", 0.0, 1.0, 1))]
-    chosen = "USING COVERING INDEX idx_shots_run_number_sent_at_host_id"
-    assert f"SEARCH shots {chosen} (run_number=? AND sent_at>? AND sent_at<?)" in plan
-    assert "SEARCH shots USING INTEGER PRIMARY KEY (rowid=?)" in plan

@@ -15,12 +15,6 @@ from support.sightings import reading, rows, seen
 from toolkit.errors import ToolkitError
 from toolkit.store import Store
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
-
 # --- The file ------------------------------------------------------------------------------------
 
 

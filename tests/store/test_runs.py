@@ -1,8 +1,6 @@
 """Runs, shots, ledgers and verdicts in real files, with plain sqlite3 as the second reader."""
 
 import asyncio
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +9,10 @@ from support.sightings import rows, seen
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Ledger, RequestRecord, Run, Verdict
-from toolkit.store import Store, runs
+from toolkit.store import Store
 
 RUN = Run(id="0123456789ab", verb="bench", started_at=1_750_000_000.25, settings='{"rate": 2}')
 ALICE, BOB = ("alice", "http://10.0.0.4:8000"), ("bob", "http://10.0.0.5:8000")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
 
 
 def shot(slot: int = 0, host: tuple[str, str] = ALICE, **more: Any) -> RequestRecord:
@@ -89,35 +82,7 @@ def test_warmup_and_levels_may_use_a_slot_again(path):
         assert store.shots(RUN.id) == [batch[0], batch[1], batch[3], batch[2]]
 
 
-@pytest.mark.parametrize("bad", [shot(1, BOB, run="unknown"), shot(1, BOB, planned_at=math.nan)])
-def test_a_failed_batch_is_gone_as_a_whole_with_its_hosts(path, bad):
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        with pytest.raises(ToolkitError, match=r"has no run|NOT NULL"):
-            store.add_shots([shot(0), bad])
-        assert rows(path, "SELECT (SELECT count(*) FROM shots), count(*) FROM hosts") == [(0, 0)]
-        # the ids of the lost hosts must not be remembered: bob is the first host now
-        store.add_shots([shot(0, BOB), shot(1)])
-        assert [one.name for one in store.shots(RUN.id)] == ["alice", "bob"]
-    assert rows(path, "PRAGMA foreign_key_check") == []
-
-
 # --- Hosts --------------------------------------------------------------------------------------
-
-
-def test_reading_a_runs_shots_walks_an_index_and_sorts_nothing(path):
-    asked = {"run": RUN.id, "name": None}
-    with Store.open(path) as store:
-        for question, index in (
-            (runs._SHOTS_OF_RUN, "idx_shots_run_number_host_id_slot"),
-            (runs._LEDGERS_OF_RUN, "idx_ledgers_run_number_host_id"),
-            (runs._VERDICTS_OF_RUN, "idx_verdicts_run_number_host_id"),
-        ):
-            plan = " ".join(
-                str(step[3]) for step in store._rows("EXPLAIN QUERY PLAN " + question, asked)
-            )
-            assert f"USING INDEX {index} (run_number=? AND host_id=?)" in plan
-            assert "TEMP B-TREE" not in plan
 
 
 def test_a_host_met_in_a_bench_was_first_seen_when_the_run_began(path):

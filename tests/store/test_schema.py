@@ -1,7 +1,6 @@
 """The schema of the store's file: its tables and indexes, and how older files come by them."""
 
 import typing
-from pathlib import Path
 
 import pytest
 from support.sightings import rows
@@ -20,12 +19,6 @@ from toolkit.records import (
     Verdict,
 )
 from toolkit.store import Store
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
 
 HOST = {"name", "url"}
 TABLES = [

@@ -4,17 +4,10 @@ import dataclasses
 import math
 from pathlib import Path
 
-import pytest
 from support.sightings import AT, reading, rows, seen
 
 from toolkit.records import Host
-from toolkit.store import Store, snapshots
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
+from toolkit.store import Store
 
 # --- What comes back ----------------------------------------------------------------------------
 
@@ -71,19 +64,6 @@ def test_the_last_telling_look_is_found_past_an_outage_and_a_cut_one(path: Path)
         last = store.last_telling("alice", "http://10.0.0.4:8000")
     assert last is not None
     assert (last.at, last.status) == (2.0, "degraded")
-
-
-def test_what_a_host_last_told_and_what_was_seen_of_it_are_found_in_an_index(path):
-    with Store.open(path) as store:
-        for question, values in (
-            (snapshots._LAST_UP, ("alice", "u", 1)),
-            (snapshots._BETWEEN, (0.0, 1.0)),
-        ):
-            plan = " ".join(
-                str(step[3]) for step in store._rows("EXPLAIN QUERY PLAN " + question, values)
-            )
-            assert "USING INDEX idx_sightings_host_id_at" in plan
-            assert "TEMP B-TREE" not in plan
 
 
 # --- Hosts --------------------------------------------------------------------------------------

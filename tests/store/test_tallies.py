@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import typing
-from pathlib import Path
 
 import pytest
 from support.tallies import ALICE, BOB, RUN, S, apart, second, sketch, tally
@@ -13,20 +11,6 @@ from toolkit.records import (
     ErrorCount,
     Part,
 )
-from toolkit.store import Store, tallies
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> typing.Iterator[Store]:
-    with Store.open(path) as store:
-        store.add_run(RUN)
-        yield store
-
 
 # --- What comes back ----------------------------------------------------------------------------
 
@@ -158,32 +142,3 @@ def test_the_last_row_and_second_are_the_runs_own_whatever_the_order_of_writing(
     store.add_second(seconds=[second(S + 5)])
     assert store.last_second(RUN.id) == S + 5
     assert (store.last_row("unknown"), store.last_second("unknown")) == (0, None)
-
-
-@pytest.mark.parametrize("question", ["_LAST_ROW", "_LAST_SECOND"])
-def test_what_is_last_is_read_off_the_end_of_an_index(store, question):
-    sql = "EXPLAIN QUERY PLAN " + getattr(tallies, question)
-    plan = [str(step[3]) for step in store._rows(sql, {"run": "r"})]
-    found = [step for step in plan if "tallies" in step or "loader_seconds" in step]
-    assert found
-    assert all(step.startswith("SEARCH") and "INDEX" in step for step in found)
-
-
-@pytest.mark.parametrize("question", ["_FOLLOWING", "_WINDOW", "_LOADER_SECONDS_OF_RUN"])
-def test_following_a_run_reads_its_own_rows_and_sorts_none(store, question):
-    values = {"run": "r", "after": 0, "from_s": 0, "to_s": 1, "limit": 1}
-    sql = getattr(tallies, question)
-    asked = {name: value for name, value in values.items() if f":{name}" in sql}
-    plan = [str(step[3]) for step in store._rows("EXPLAIN QUERY PLAN " + sql, asked)]
-    index = {
-        "_FOLLOWING": "SEARCH tallies USING INDEX idx_tallies_ranked (run_number=? AND rowid>?)",
-        # ids alone, from the index alone: no row of another second is read, and integers are sorted
-        "_WINDOW": "SEARCH tallies USING COVERING INDEX "
-        "idx_tallies_run_number_at_s_kind (run_number=? AND at_s>? AND at_s<?)",
-        "_LOADER_SECONDS_OF_RUN": "SEARCH loader_seconds USING INDEX "
-        "idx_loader_seconds_run_number (run_number=? AND rowid>?)",
-    }
-    assert index[question] in plan
-    assert [step for step in plan if step.startswith("SCAN")] == []
-    if question != "_WINDOW":
-        assert "TEMP B-TREE" not in " ".join(plan)

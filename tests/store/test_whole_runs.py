@@ -5,17 +5,12 @@ from pathlib import Path
 import pytest
 from support.blasted import blasted
 from support.sightings import rows
-from support.tallies import ALICE, BOB, RUN, S, apart, second, shot, tally
+from support.tallies import ALICE, BOB, RUN, S, second, shot, tally
 
 from toolkit.records import Asked, Host, Run, Seen
 from toolkit.store import Store
 
 BENCH = Run(id="bbbbbbbbbbbb", verb="bench", started_at=S - 500.5)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "toolkit.db"
 
 
 @pytest.fixture
@@ -83,17 +78,3 @@ def test_prompts_of_one_key_with_other_blocks_stay_apart_in_a_copy(path, other):
             store.copy_run(RUN.id)
         assert list(store.seen(RUN.id)) == [of_model("c1"), of_model("c2")]
     assert rows(path, "SELECT count(*) FROM prompts") == [(2,)]
-
-
-def test_rows_are_copied_in_the_order_of_writing_and_other_runs_stay_behind(path, other):
-    with Store.open(other) as store:
-        store.add_run(RUN)
-        store.add_run(BENCH)
-        for at in (3, 1, 2):
-            apart(store, [tally(S + at), tally(S + at, run=BENCH.id)])
-    with Store.open(path) as store:
-        with store.beside(other):
-            store.copy_run(RUN.id)
-        assert [part.at_s - S for part in store.parts(RUN.id)] == [3, 1, 2]
-        assert [run.id for run in store.runs()] == [RUN.id]
-    assert rows(path, "SELECT count(*) FROM tallies") == [(3,)]
