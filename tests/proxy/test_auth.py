@@ -3,9 +3,7 @@
 import pytest
 
 from toolkit.proxy.auth import (
-    MOST_KEY,
     Keyring,
-    from_file,
 )
 from toolkit.proxy.config import TeamSetting
 
@@ -36,13 +34,6 @@ def test_the_scheme_may_be_spelled_and_spaced_otherwise(header: bytes) -> None:
 )  # fmt: skip
 def test_anything_else_is_nobodys(header: bytes | None) -> None:
     assert RING.team(header) is None
-
-
-def test_a_key_of_the_greatest_length_works_and_a_longer_one_is_none() -> None:
-    longest = "k" * MOST_KEY
-    assert Keyring([], [("red", longest)]).team(f"Bearer {longest}".encode()) == "red"
-    assert Keyring([], [("red", longest + "k")]).team(f"Bearer {longest}k".encode()) is None
-    assert from_file(f"red {longest}", "keys", [RED]) == [("red", longest)]
 
 
 def test_the_ring_keeps_no_key() -> None:

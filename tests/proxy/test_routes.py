@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.protocol.request import endpoint
 from toolkit.proxy.config import Settings, TeamSetting, UpstreamSetting
-from toolkit.proxy.routes import ANSWERS, NEVER, OWN, PUBLIC, route
+from toolkit.proxy.routes import ANSWERS, route
 
 UPSTREAMS = (UpstreamSetting(name="one", url="http://127.0.0.1:9"),)
 OPEN = Settings(upstreams=UPSTREAMS)
@@ -39,18 +39,3 @@ TRICKS = [
 def test_no_other_spelling_of_a_path_is_that_path(method: str, path: str) -> None:
     assert status(method, path) == 404
     assert status(method, path, Settings(upstreams=UPSTREAMS, paths=("/tokenize",))) == 404
-
-
-@pytest.mark.parametrize("path", sorted(NEVER))
-def test_nobody_loads_an_adapter_through_the_proxy_whatever_settings_say(path: str) -> None:
-    assert status("POST", path) == 404
-    assert status("POST", path, Settings(upstreams=UPSTREAMS, paths=(path,))) == 404
-
-
-def test_settings_make_no_answer_and_no_own_page_another_one() -> None:
-    paths = (*ANSWERS, *OWN, *PUBLIC)
-    settings = Settings(upstreams=UPSTREAMS, paths=paths)
-    assert {status("POST", path, settings) for path in ANSWERS} == {"answer"}
-    assert {status("GET", path, settings) for path in (*OWN, *PUBLIC)} == {"own"}
-    closed = Settings(upstreams=UPSTREAMS, teams=TEAMS.teams, paths=paths)
-    assert {status("GET", path, closed) for path in PUBLIC} == {404}
