@@ -6,7 +6,8 @@ import logging
 import random
 import re
 import socket
-from collections import Counter
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,9 +29,6 @@ def header_names(recording: bytes) -> list[str]:
 
 def names(answer: httpx.Response) -> list[str]:
     return [name.decode().lower() for name, _ in answer.headers.raw]
-
-
-"""13 tokens; with the eight of the chat template 21, as the recorded prompt."""
 
 
 @pytest.mark.parametrize(
@@ -88,73 +86,12 @@ def test_all_of_a_fleet_listen_and_its_hosts_file_reads_back() -> None:
     }
 
 
-WAIT_S = 60
-QUESTION = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true}'
-STREAMED = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true, "stream": true}'
-
-
-def post(body: bytes, version: str = "1.1", *headers: str) -> bytes:
-    lines = (
-        f"POST /v1/completions HTTP/{version}",
-        "host: sim",
-        "content-type: application/json",
-        f"content-length: {len(body)}",
-        *headers,
-    )
-    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
-
-
-def get(target: str, method: str = "GET", version: str = "1.1") -> bytes:
-    return f"{method} {target} HTTP/{version}\r\nhost: sim\r\n\r\n".encode()
-
-
-def last(request: bytes) -> bytes:
-    """The request, and after it one that asks to close: then everything can be read."""
-    return request + b"GET /health HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n"
-
-
-def exchange(url: str, data: bytes) -> bytes:
-    """Send it and read until the server closes."""
-    parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S) as connection:
-        connection.sendall(data)
-        received = b""
-        while data := connection.recv(65536):
-            received += data
-        return received
-
-
-def test_pipelined_requests_are_answered_in_their_order(sim: Sim) -> None:
-    received = exchange(sim.url, last(post(STREAMED) + get("/version") + post(QUESTION)))
-    marks = (b"[DONE]", b'"version"', b'"completion_tokens":3', b"Connection: close")
-    places = [received.index(mark) for mark in marks]
-    assert received.count(b"HTTP/1.1 200 OK\r\n") == 4
-    assert places == sorted(places)
-
-
 def test_a_guarded_path_is_guarded_however_it_is_spelled(start_sim: Start) -> None:
     sim = start_sim(api_key="secret")
     for target in ("/v1/models", "/%761/models", "/v1%2fmodels"):
-        assert exchange(sim.url, last(get(target))).startswith(b"HTTP/1.1 401 ")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00 a TLS greeting\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: sim\r\nlong: " + b"a" * 2**17 + b"\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ],
-    ids=["tls", "no host", "long header", "http/2"],
-)
-def test_what_is_no_http_is_refused_without_a_traceback(
-    sim: Sim, caplog: pytest.LogCaptureFixture, data: bytes
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert b" 400 Bad Request\r\n" in exchange(sim.url, data)
-    assert caplog.records == []
-    assert sim.client.get("/health").status_code == 200
+        with closing(HTTPConnection(urlsplit(sim.url).netloc)) as connection:
+            connection.request("GET", target)
+            assert connection.getresponse().status == 401
 
 
 CLIENTS = 24
@@ -174,30 +111,9 @@ def question(number: int, **fields: Any) -> dict[str, Any]:
     return {"messages": messages, "max_tokens": dice.randint(8, 60), "ignore_eos": True} | fields
 
 
-async def whole(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
+async def whole(client: aiohttp.ClientSession, number: int) -> None:
     async with client.post("/v1/chat/completions", json=question(number)) as answer:
-        told = await answer.json()
-    note(seen, told["usage"], told["choices"][0]["finish_reason"])
-
-
-async def streamed(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
-    wish = question(number, stream=True, stream_options={"include_usage": True})
-    async with client.post("/v1/chat/completions", json=wish) as answer:
-        lines = [line async for line in answer.content if line.startswith(b"data: {")]
-    events = [json.loads(line[6:]) for line in lines]
-    (ending,) = [
-        choice["finish_reason"]
-        for event in events
-        for choice in event["choices"]
-        if choice["finish_reason"]
-    ]
-    note(seen, events[-1]["usage"], ending)
-
-
-def note(seen: Counter[str], usage: dict[str, int], ending: str) -> None:
-    seen["prompt"] += usage["prompt_tokens"]
-    seen["generation"] += usage["completion_tokens"]
-    seen[ending] += 1
+        await answer.json()
 
 
 async def leave_early(client: aiohttp.ClientSession, number: int) -> None:
@@ -212,28 +128,6 @@ def session(url: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30))
 
 
-@pytest.mark.parametrize("name", ["fp8", "awq", "gptq-int4", "cached", "first-token", "cold"])
-def test_the_counters_equal_what_many_clients_counted(start_sim: Start, name: str) -> None:
-    sim = start_sim(name, cold_s=0.1) if name == "cold" else start_sim(name)
-    seen: Counter[str] = Counter()
-
-    async def everybody() -> None:
-        async with session(sim.url) as client:
-            asks = (whole, streamed)
-            await asyncio.gather(*(asks[n % 2](client, n, seen) for n in range(CLIENTS)))
-
-    asyncio.run(everybody())
-    numbers = sim.numbers()
-    assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == seen["prompt"]
-    assert numbers[f"vllm:generation_tokens_total{LABELS}"] == seen["generation"]
-    # what the first-token trick claims to its clients, the engine behind it does not say
-    said = seen["stop" if name == "first-token" else "length"]
-    assert numbers[reason("length")] == said == CLIENTS
-    assert numbers[reason("stop")] == 0
-    idle = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    assert [numbers[f"vllm:{gauge}{LABELS}"] for gauge in idle] == [0, 0, 0]
-
-
 def test_clients_that_leave_in_the_middle_leave_nothing_behind(
     start_sim: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,7 +137,7 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind(
         async with session(sim.url) as client:
             await asyncio.gather(
                 *(leave_early(client, n) for n in range(CLIENTS)),
-                whole(client, CLIENTS, Counter()),
+                whole(client, CLIENTS),
             )
 
     with caplog.at_level(logging.WARNING):
@@ -286,23 +180,3 @@ def deaf_client(url: str, body: bytes) -> socket.socket:
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n"
     deaf.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     return deaf
-
-
-def test_the_servers_times_lie_within_what_its_client_saw(start_sim: Start) -> None:
-    sim = start_sim(time_scale=0.1)
-    answer = sim.chat(stream=True, max_tokens=20, ignore_eos=True)
-    seen_s = answer.elapsed.total_seconds()
-    sums = {
-        name: sim.numbers()[f"vllm:{name}_seconds_sum{LABELS}"]
-        for name in (
-            "time_to_first_token e2e_request_latency request_queue_time request_prefill_time "
-            "inter_token_latency request_decode_time request_inference_time"
-        ).split()
-    }
-    ttft, e2e = sums["time_to_first_token"], sums["e2e_request_latency"]
-    assert 0 <= sums["request_queue_time"] < ttft < e2e <= seen_s
-    assert sums["request_queue_time"] + sums["request_prefill_time"] == pytest.approx(ttft)
-    assert sums["inter_token_latency"] == pytest.approx(sums["request_decode_time"])
-    assert ttft + sums["request_decode_time"] == pytest.approx(e2e)
-    # 20 steps of at least 0.012 s less 5 % of jitter, ten times as fast as life
-    assert e2e > 20 * 0.012 * 0.95 * 0.1

@@ -348,7 +348,7 @@ def shared_length(one, other):
 
 @settings(max_examples=150, deadline=None)
 @given(CONFIGS, PLANS)
-def test_every_request_ends_once_with_the_tokens_it_was_to_say(config, plans):
+def test_every_request_ends_once_with_its_tokens_and_all_counts_and_times_agree(config, plans):
     engine, outcome = drive(config, plans)
     assert set(outcome.ends) == {str(number) for number in range(len(plans))}
     assert all(len(ends) == 1 for ends in outcome.ends.values())
@@ -372,11 +372,24 @@ def test_every_request_ends_once_with_the_tokens_it_was_to_say(config, plans):
             assert len(said) == whole
             assert end.reason == ("stop" if whole == len(plan.answer) else "length")
 
+    counters_are_sums(engine, outcome, config)
+    starts = []
+    for number in sorted(range(len(plans)), key=lambda each: plans[each].comes_at_step):
+        (end,) = outcome.ends[str(number)]
+        others = [plan.prompt + plan.answer for n, plan in enumerate(plans) if n != number]
+        # the prefix cache finds full blocks of what others said and nothing else
+        longest = max((shared_length(end.prompt_ids, other) for other in others), default=0)
+        assert end.cached_tokens <= min(longest, len(end.prompt_ids) - 1)
+        assert end.cached_tokens % config.block_size == 0
+        assert config.prefix_caching or end.cached_tokens == 0
+        times = [end.arrived_at, end.scheduled_at, end.first_token_at, end.last_token_at]
+        times = [each for each in (*times, end.ended_at) if each is not None]
+        assert times == sorted(times)
+        starts += [end.scheduled_at] * (end.scheduled_at is not None)
+    assert starts == sorted(starts), "first come is first served"
 
-@settings(max_examples=100, deadline=None)
-@given(CONFIGS, PLANS)
-def test_the_counters_are_the_sums_over_the_finished_requests(config, plans):
-    engine, outcome = drive(config, plans)
+
+def counters_are_sums(engine, outcome, config):
     ends = [end for (end,) in outcome.ends.values()]
     started = [end for end in ends if end.scheduled_at is not None]
     answered = [end for end in ends if end.first_token_at is not None]
@@ -389,41 +402,6 @@ def test_the_counters_are_the_sums_over_the_finished_requests(config, plans):
     looked_up = sum(len(end.prompt_ids) for end in started) if config.prefix_caching else 0
     assert engine.prefix_queries_total == looked_up
     assert engine.prefix_hits_total == sum(end.cached_tokens for end in ends)
-
-
-@settings(max_examples=100, deadline=None)
-@given(CONFIGS, PLANS)
-def test_the_prefix_cache_finds_full_blocks_of_what_others_said_and_nothing_else(config, plans):
-    _, outcome = drive(config, plans)
-    for number, plan in enumerate(plans):
-        (end,) = outcome.ends[str(number)]
-        longest = max(
-            (
-                shared_length(plan.prompt, other.prompt + other.answer)
-                for index, other in enumerate(plans)
-                if index != number
-            ),
-            default=0,
-        )
-        assert end.cached_tokens <= min(longest, len(plan.prompt) - 1)
-        assert end.cached_tokens % config.block_size == 0
-        assert config.prefix_caching or end.cached_tokens == 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(CONFIGS, PLANS)
-def test_times_follow_each_other_and_first_come_is_first_served(config, plans):
-    _, outcome = drive(config, plans)
-    starts = []
-    in_order_of_arrival = sorted(range(len(plans)), key=lambda each: plans[each].comes_at_step)
-    for number in in_order_of_arrival:
-        (end,) = outcome.ends[str(number)]
-        times = [end.arrived_at, end.scheduled_at, end.first_token_at, end.last_token_at]
-        times = [each for each in (*times, end.ended_at) if each is not None]
-        assert times == sorted(times)
-        if end.scheduled_at is not None:
-            starts.append(end.scheduled_at)
-    assert starts == sorted(starts)
 
 
 def test_the_longest_unused_block_is_forgotten_first_and_a_prefix_after_what_followed_it():
