@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit.metrics import parser
-from toolkit.metrics.parser import Histogram, MetricsPage, Quantile, read_page
+from toolkit.metrics.parser import Histogram, Quantile, read_page
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 RECORDED = ["idle", "during_load", "after_load", "no_prefix_caching", "fp8", "nostats", "queueing"]
@@ -19,8 +19,6 @@ TTFT = "vllm:time_to_first_token_seconds"
 INF = math.inf
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# whole recorded pages take 10 ms each
-calm_and_few = settings(calm, max_examples=25)
 
 
 def recorded(name: str) -> str:
@@ -29,19 +27,6 @@ def recorded(name: str) -> str:
 
 def histogram(edges, counts, total=None) -> Histogram:
     return Histogram(edges=edges, counts=counts, sum=total, count=counts[-1])
-
-
-def ask_everything(page: MetricsPage) -> None:
-    for name in page.lines:
-        page.samples(name)
-        page.total(name)
-        found = page.histogram(name.removesuffix("_bucket"))
-        if found:
-            found.quantile(0.5)
-            found.mean()
-            found.since(found)
-    page.readings()
-    assert isinstance(page.has_samples, bool)
 
 
 # Reading lines
@@ -99,12 +84,6 @@ def test_timestamps_and_exemplars_are_not_taken_for_values():
     assert page.total("ttft_bucket", le="0.1") == 7
     assert page.total("tokens_total") == 9
     assert page.bad_lines == 0
-
-
-def test_a_label_value_may_hold_any_character():
-    text = r'a{v="quote \" backslash \\ newline \n brace } { comma , equals = hash # end"} 1' + "\n"
-    expected = 'quote " backslash \\ newline \n brace } { comma , equals = hash # end'
-    assert [sample.label("v") for sample in read_page(text).samples("a")] == [expected]
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r"])
@@ -195,38 +174,7 @@ def test_an_odd_line_reads_as_prometheus_client_reads_it_alone(labels, value):
     assert [(sample.labels, str(sample.value)) for sample in found] == theirs
 
 
-@calm
-@given(
-    st.lists(
-        st.builds(
-            "{}{}{}".format,
-            st.sampled_from(["a", "a_bucket", "a_sum", "a_count", "# TYPE a", ""]),
-            st.sampled_from(["{", '{le="', '{le="1",x="', " ", "{}", '{engine="1"}']),
-            st.text('{}",\\=# \t\r1eE+-.NaInf_le\x85\u2028', max_size=30),
-        )
-    )
-)
-def test_no_almost_right_line_raises(lines):
-    ask_everything(read_page("\n".join(lines)))
-
-
-@calm_and_few
-@given(st.integers(0, 603), st.text(st.characters(exclude_characters="\n", exclude_categories=[])))
-def test_garbage_between_good_lines_changes_nothing_else(at, garbage):
-    lines = recorded("during_load").split("\n")
-    damaged = read_page("\n".join([*lines[:at], "!" + garbage, *lines[at:]]))
-    assert damaged.readings() == read_page("\n".join(lines)).readings()
-    assert damaged.bad_lines == 1
-
-
 # Limits
-
-
-def test_lines_past_the_limit_are_left_unread_and_the_page_says_so(monkeypatch):
-    monkeypatch.setattr(parser, "MAX_LINES", 3)
-    page = read_page("a 1\nb 2\nc 3\nd 4\n")
-    assert list(page.lines) == ["a", "b", "c"]
-    assert page.cut
 
 
 def test_a_name_with_too_many_lines_is_unknown_not_half_summed(monkeypatch):
@@ -236,14 +184,6 @@ def test_a_name_with_too_many_lines_is_unknown_not_half_summed(monkeypatch):
     assert page.total("a") is None
     assert page.cut
     assert page.total("b") == 2
-
-
-def test_parsing_stops_when_a_page_of_many_names_has_used_up_its_share(monkeypatch):
-    monkeypatch.setattr(parser, "MAX_PARSED_CHARACTERS", 1000)
-    page = read_page("".join(f"a{i} 1\n" for i in range(100, 200)))
-    # `a100 1` is 6 characters, and a line costs 64 more: 1000 / 70 = 14.3
-    assert len(page.readings()) == 14
-    assert page.cut
 
 
 def test_a_flood_is_cut_at_its_real_size():

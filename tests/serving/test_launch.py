@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
@@ -25,7 +23,6 @@ from toolkit.serving.launch import (
     READ_BYTES,
     GrowingLog,
     Process,
-    ready,
     set_aside,
 )
 from toolkit.serving.orphans import end_orphan, note_of
@@ -382,16 +379,6 @@ def test_a_few_earlier_logs_are_kept_the_newest_first(tmp_path: Path) -> None:
     assert len(list(log.parent.iterdir())) == KEPT_LOGS + 1
 
 
-def test_a_log_is_its_owners_alone_and_so_is_what_is_kept_of_it(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    set_aside(log)
-    add(log, "what a client asked\n")
-    turn_over(log)
-    set_aside(log)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}
-
-
 def test_a_log_that_was_emptied_or_replaced_is_read_from_its_start(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a long line before\n")
@@ -405,65 +392,3 @@ def test_a_log_that_was_emptied_or_replaced_is_read_from_its_start(tmp_path: Pat
     log.write_text("a whole other file\n")
     assert reader.read() == ["late"]
     assert reader.read() == ["a whole other file"]
-
-
-T = TypeVar("T")
-Answers = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-def replies(*heads: bytes, seen: list[bytes] | None = None) -> Answers:
-    """Answer with each of these in turn, the last one for ever."""
-    left = list(heads)
-
-    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        if seen is not None:
-            seen.append(request)
-        writer.write(left.pop(0) if len(left) > 1 else left[0])
-        with suppress(ConnectionError):
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-
-    return reply
-
-
-async def served(answers: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
-    server = await asyncio.start_server(answers, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        told = await ask(f"http://127.0.0.1:{port}")
-        # the server's end of each connection is closed, too, before the loop is
-        await asyncio.gather(
-            *asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True
-        )
-        return told
-
-
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-DOWN = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
-
-
-def test_a_healthy_engine_is_ready_at_once_and_told_our_key() -> None:
-    seen: list[bytes] = []
-    seconds = asyncio.run(
-        served(replies(OK, seen=seen), lambda url: ready(f"{url}/base/", "secret", 30))
-    )
-    assert 0 <= seconds < 30
-    assert len(seen) == 1
-    assert seen[0].startswith(b"GET /base/health HTTP/1.1\r\n")
-    assert b"\r\nAuthorization: Bearer secret\r\n" in seen[0]
-
-
-def test_an_engine_that_is_not_healthy_yet_is_asked_again() -> None:
-    seen: list[bytes] = []
-    asyncio.run(served(replies(DOWN, DOWN, OK, seen=seen), lambda url: ready(url, None, 30)))
-    assert len(seen) == 3
-    assert b"authorization" not in seen[0].lower()
-
-
-def test_one_that_never_is_gets_no_longer_than_its_limit_and_the_last_answer_is_told() -> None:
-    with pytest.raises(ToolkitError, match=r"was not ready after 0\.3 s: HTTP 503") as told:
-        asyncio.run(served(replies(DOWN), lambda url: ready(url, None, 0.3)))
-    # as the stack file and the watchdog call it
-    assert "`ready` in a stack file, or --ready" in told.value.hint

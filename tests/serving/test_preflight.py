@@ -1,6 +1,5 @@
 """Preflight where a test from outside cannot build the machine: control groups, other users, full disks, containers, odd sockets."""
 
-import mmap
 import os
 import socket
 import subprocess
@@ -9,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -161,59 +159,6 @@ def test_a_containers_limits_are_read_as_the_kernel_lays_them_out(
 # --- shared memory --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder on the very file system that shared memory is of."""
-    place = Path("/dev/shm") / f"toolkit-test-{os.getpid()}-{tmp_path.name}"
-    place.mkdir()
-    yield place
-    for path in place.iterdir():
-        path.rmdir() if path.is_dir() else path.unlink()
-    place.rmdir()
-
-
-def leftovers(folder: Path) -> Check:
-    return {each.check: each for each in shared_memory.checks(folder)}["shm_leftovers"]
-
-
-def test_of_shared_memory_only_what_an_engine_left_is_offered_the_biggest_first(
-    folder: Path,
-) -> None:
-    for name, pages in (("sem.mp-a", 1), ("psm_b", 5), ("nccl-c", 2)):
-        (folder / name).write_bytes(b"x" * 4096 * pages)
-    for name in ("notes.txt", "my_psm_file", "psm_a b", "psm_\x1b[2J", "psm_"):
-        (folder / name).touch()
-    (folder / "psm_link").symlink_to(folder / "notes.txt")
-    (folder / "psm_folder").mkdir()
-    found = leftovers(folder)
-    wanted = " ".join(f"{folder}/{name}" for name in ("psm_b", "nccl-c", "sem.mp-a"))
-    assert found.fix == f"rm -f -- {wanted}"
-    assert "3 files" in found.why
-    assert "32 KiB" in found.why  # 8 pages of 4,096
-    assert found.repair is not None
-    assert found.repair() == (True, "removed 3 files that no process held")
-    assert (folder / "notes.txt").exists()
-    (folder / "psm_link").unlink()  # nobody can say of it
-    assert leftovers(folder).status == "ok"
-    for number in range(21):
-        (folder / f"psm_{number}").touch()
-    assert leftovers(folder).fix == "toolkit preflight --fix"
-
-
-def test_a_file_that_is_open_or_mapped_is_in_use_and_never_removed(folder: Path) -> None:
-    path = folder / "psm_1234"
-    path.write_bytes(b"x" * 4096)
-    with path.open("r+b") as file:
-        assert shared_memory.is_left(path) is False
-        held = mmap.mmap(file.fileno(), 4096)
-    assert shared_memory.is_left(path) is False  # closed, and still mapped
-    assert not shared_memory.is_left(path, remove=True)
-    held.close()
-    assert shared_memory.is_left(path, remove=True)
-    assert not path.exists()
-    assert shared_memory.is_left(path) is False  # gone meanwhile
-
-
 @pytest.mark.parametrize(
     ("free", "status"),
     [(2 * GIB, "ok"), (2 * GIB - 4096, "warn"), (GIB // 2, "warn"), (GIB // 2 - 4096, "fail")],
@@ -233,50 +178,6 @@ def test_dev_shm_wants_room_for_one_server_and_more_for_several_gpus(
 
 
 # --- disks ----------------------------------------------------------------------------------------------------
-
-
-class Room(SimpleNamespace):
-    """A file system of 1,000 GiB with room for many files."""
-
-    def __init__(self, free: int, total: int = 1000 * GIB, **more: Any) -> None:
-        plain = {"f_files": 10**9, "f_favail": 10**8, "f_flag": 0}
-        plain |= {"f_frsize": 1, "f_blocks": total, "f_bavail": free}
-        super().__init__(**plain | more)
-
-
-def on_disk(
-    monkeypatch: pytest.MonkeyPatch, room: Room, hub: Path, **needs: Any
-) -> dict[str, Check]:
-    monkeypatch.setattr(os, "statvfs", lambda _: room)
-    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(hub.parent / "vllm"))
-    monkeypatch.setenv("TMPDIR", str(hub.parent / "tmp"))
-    return {each.check: each for each in disk.checks(Needs(**needs))}
-
-
-@pytest.mark.parametrize(
-    ("room", "weights", "status"),
-    [
-        # the floor of a large disk is 1 GiB, and 10 GiB are to be spare; the weights come on top
-        (Room(10 * GIB), None, "ok"),
-        (Room(10 * GIB - 1), None, "warn"),
-        (Room(GIB), None, "warn"),
-        (Room(GIB - 1), None, "fail"),
-        (Room(150 * GIB), 140 * GIB, "ok"),
-        (Room(150 * GIB - 1), 140 * GIB, "warn"),
-        (Room(141 * GIB - 1), 140 * GIB, "fail"),
-        # of a small one 5 % are to be spare, and 2 % are the floor
-        (Room(GIB // 20 + 1, GIB), None, "ok"),
-        (Room(GIB // 50 + 1, GIB), None, "warn"),
-        (Room(GIB // 50, GIB), None, "fail"),
-    ],
-)
-def test_a_disk_takes_the_weights_and_something_beside_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: Room, weights: int | None, status: str
-) -> None:
-    found = on_disk(monkeypatch, room, tmp_path / "hub", disk_bytes=weights)
-    # three places on one file system are one row
-    assert {name: each.status for name, each in found.items()} == {"disk": status}
 
 
 def test_a_folder_is_counted_as_du_counts_it(tmp_path: Path) -> None:
@@ -305,22 +206,6 @@ def listening(address: str = "127.0.0.1", *options: int) -> Iterator[socket.sock
         server.bind((address, 0))
         server.listen()
         yield server
-
-
-def test_holders_are_found_in_either_family_and_where_several_share_a_port() -> None:
-    with listening("127.0.0.1", socket.SO_REUSEPORT) as server, socket.socket() as second:
-        # as vLLM: both sockets set SO_REUSEPORT
-        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        second.bind(server.getsockname())
-        second.listen()
-        found = port.probe(server.getsockname()[1], "0.0.0.0")
-        assert [each.address for each in found.holders] == ["127.0.0.1"] * 2
-        assert {each.pids for each in found.holders} == {(os.getpid(),)}
-        assert found.refusal == "EADDRINUSE"
-    with listening("::1") as server:
-        found = port.probe(server.getsockname()[1], "127.0.0.1")
-    assert [each.address for each in found.holders] == ["::1"]
-    assert found.refusal is None
 
 
 def test_a_server_that_forked_is_ended_with_all_who_share_its_socket() -> None:

@@ -1,14 +1,10 @@
-"""Warming up: what is asked, of real servers over real sockets; whether two rounds agree, what cold and warm are, and which load is told."""
+"""Warming up: which levels there are, whether two rounds agree, and what is asked: the workload's own prompts, seeds and what clients sent before."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
-from support.chat import STREAM, WHOLE, ChatServer
-from support.raw_server import RawServer, http
 from support.shots import shot
 
 from toolkit.blast.script import HostScript
@@ -16,93 +12,16 @@ from toolkit.cli.catalog import profile_from
 from toolkit.profiles import Profile, Prompt
 from toolkit.protocol.request import asked
 from toolkit.protocol.request_key import Canonical, canonical
-from toolkit.records import Asked, Host
+from toolkit.records import Asked
 from toolkit.serving.seen_requests import CHAT, workload
-from toolkit.serving.stack import WarmSetting
 from toolkit.serving.warm_requests import LONG_SHARES, PLAIN, WarmRequests
 from toolkit.serving.warmup import (
     Round,
-    Warmed,
-    Warming,
     agree,
     doubling,
     levels_of,
     round_of,
 )
-
-# answers of a millisecond differ by many times that on a busy machine; so many rounds always have two that agree
-QUICK = WarmSetting(concurrency=(1, 2, 4), max_tokens=2, limit_s=60.0, tolerance=1.0, rounds=100)
-JSON_ANSWER = http(WHOLE, content_type="application/json")
-
-
-class Chat(ChatServer):
-    """Streams to who asks for it, else answers whole; `answer` may decide otherwise."""
-
-    def __init__(self, answer: Callable[[dict[str, Any]], bytes | None] = lambda _: None) -> None:
-        super().__init__(self.reply)
-        self.answer = answer
-
-    async def reply(self, writer: asyncio.StreamWriter) -> bool:
-        body = json.loads(self.bodies[-1])
-        writer.write(self.answer(body) or (STREAM if body["stream"] else JSON_ANSWER))
-        return True
-
-
-def warming(server: RawServer, setting: WarmSetting, **more: Any) -> Warming:
-    return Warming(host=Host(name="alice", url=server.url), setting=setting, **more)
-
-
-def warmed(server: RawServer, setting: WarmSetting = QUICK, **more: Any) -> Warmed:
-    async def run() -> Warmed:
-        async with server:
-            return await warming(server, setting, **more).run()
-
-    return asyncio.run(run())
-
-
-def phases(told: Warmed) -> list[tuple[str, int]]:
-    return [(each.phase, each.concurrency) for each in told.rounds]
-
-
-# --- the order, and what is asked ---------------------------------------------------------------------------
-
-
-def test_a_level_is_sent_at_once() -> None:
-    most = 0
-    under_way = 0
-
-    async def slowly(writer: asyncio.StreamWriter) -> bool:
-        nonlocal most, under_way
-        under_way += 1
-        most = max(most, under_way)
-        await asyncio.sleep(0.02)
-        under_way -= 1
-        writer.write(STREAM)
-        return True
-
-    warmed(ChatServer(slowly), WarmSetting(concurrency=(1, 6), limit_s=60.0, stream=True))
-    assert most == 6
-
-
-# --- hosts that are down, refuse, or hang ----------------------------------------------------------------------
-
-
-def test_a_level_that_fails_as_a_whole_ends_the_ramp_and_is_told() -> None:
-    server = Chat()
-
-    def busy(_: dict[str, Any]) -> bytes | None:
-        # the third level's four requests all meet a limit
-        return (
-            http('{"error": {"message": "full"}}', "503 Busy")
-            if 4 <= len(server.asked()) < 8
-            else None
-        )
-
-    server.answer = busy
-    told = warmed(server)
-    assert phases(told)[:4] == [("cold", 1), ("cold", 2), ("cold", 4), ("settle", 2)]
-    assert told.errors >= 3
-    assert told.measure == "ttft"
 
 
 def a_round(**changes: Any) -> Round:
@@ -187,29 +106,6 @@ def test_two_rounds_agree_within_a_fifth_of_the_lower(
 
 
 # --- cold against warm ----------------------------------------------------------------------------------------
-
-
-def report(rounds: list[Round]) -> Warmed:
-    found = Warmed(name="alice", url="u", rounds=rounds)
-    found.sum_up()
-    return found
-
-
-def test_the_load_that_is_shown_is_the_lowest_whatever_being_cold_cost_elsewhere() -> None:
-    rounds = [
-        a_round(ttft_ms=40.0),
-        a_round(concurrency=8, ttft_ms=9_000.0),
-        a_round(phase="probe", requests=4, ok=3, ttft_ms=20.0),
-        a_round(phase="probe", concurrency=8, ttft_ms=10.0),
-        a_round(kind="long", ttft_ms=8_000.0),
-        a_round(phase="seed", kind="seed", requests=4, ok=2, ttft_ms=1.0),
-    ]
-    found = report(rounds)
-    shown = (found.concurrency, found.cold_ttft_ms, found.warm_ttft_ms, found.ratio)
-    assert shown == (1, 40, 20, 2)
-    assert [each.ratio for each in found.levels] == [2.0, 900.0, None]
-    assert (found.requests, found.errors, found.seeded) == (12, 3, 2)
-    assert found.sentence() == "cold TTFT 40 ms, warm TTFT 20 ms"
 
 
 def asker(which: Profile | None = None, **changes: object) -> WarmRequests:

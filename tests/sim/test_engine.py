@@ -1,7 +1,6 @@
 """The timing model: each step's time by hand, queue, preemption and prefix cache by vLLM's rules, a recorded run, and what holds for every schedule."""
 
 import bisect
-import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -78,76 +77,7 @@ def test_one_request_takes_one_prefill_step_and_a_step_for_every_further_token()
     assert (end.reason, end.cached_tokens, end.output_tokens, end.preemptions) == ("stop", 0, 4, 0)
 
 
-def test_a_newcomer_joins_the_running_batch_and_slows_it_by_its_prefill():
-    engine = EngineCore(PLAIN)
-    engine.submit(request("a", 10, 3))
-    now, _ = one_step(engine, 0.0)
-    engine.submit(request("b", 6, 2, at=now))
-    ends, said = run(engine, now)
-    # step 2: 10 + 2 (a) + 6 (b) = 18 ms; step 3: 10 + 2 + 2 = 14 ms
-    assert times_of(said, "a") == pytest.approx([0.038, 0.052])
-    assert times_of(said, "b") == pytest.approx([0.038, 0.052])
-    assert ends["b"].scheduled_at == pytest.approx(0.020)
-
-
-def test_the_first_step_at_each_new_power_of_two_of_the_batch_is_cold():
-    engine = EngineCore(replace(PLAIN, cold_s=5.0))
-    durations = []
-    for size in (1, 2, 3, 4, 3, 5, 8, 1):
-        for number in range(size):
-            engine.submit(request(str(number), 1, 1))
-        step = engine.plan(0.0)
-        assert len(step.work) == size
-        durations.append(step.duration_s)
-        engine.finish(step, 0.0)
-    # sizes 1, 2, 3 (graph of 4) and 5 (graph of 8) are new; 10 + size * 1 ms beside the 5 s
-    assert durations == pytest.approx(
-        [5.011, 5.012, 5.013, 0.014, 0.013, 5.015, 0.018, 0.011],
-    )
-
-
-def test_jitter_stays_inside_its_share_and_repeats_with_the_seed():
-    def durations(seed):
-        engine = EngineCore(replace(PLAIN, jitter=0.2, seed=seed))
-        engine.submit(request("a", 10, 200))
-        _, said = run(engine)
-        times = [0.0, *times_of(said, "a")]
-        return [after - before for before, after in itertools.pairwise(times)][1:]
-
-    first = durations(1)
-    assert durations(1) == first
-    assert durations(2) != first
-    # 12 ms, 20 % more or less
-    assert 0.0096 - 1e-9 < min(first) < 0.0105
-    assert 0.0135 < max(first) < 0.0144 + 1e-9
-
-
 # --- KV blocks, prefix cache, preemption --------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("prompt_tokens", "block_size", "cached"),
-    [
-        (48, 16, 32),  # three full blocks, but the last token is computed anew: two
-        (49, 16, 48),
-        (15, 16, 0),
-        (153, 32, 128),  # recorded from vLLM 0.32.0: 153 prompt tokens, 128 cached
-    ],
-)
-def test_a_repeated_prompt_finds_its_full_blocks_but_never_its_last_token(
-    prompt_tokens, block_size, cached
-):
-    engine = EngineCore(replace(PLAIN, block_size=block_size))
-    engine.submit(request("a", range(prompt_tokens), 1))
-    run(engine)
-    engine.submit(request("b", range(prompt_tokens), 1))
-    step = engine.plan(1.0)
-    assert step.prefill_tokens == prompt_tokens - cached
-    (told,) = engine.finish(step, 1.0)
-    assert told.request.cached_tokens == cached
-    assert engine.prefix_queries_total == 2 * prompt_tokens
-    assert engine.prefix_hits_total == engine.prompt_tokens_cached_total == cached
-    assert engine.prompt_tokens_total == 2 * prompt_tokens
 
 
 @pytest.mark.parametrize(("prefix_caching", "computed_again"), [(True, 1), (False, 9)])

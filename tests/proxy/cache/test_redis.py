@@ -92,58 +92,6 @@ def test_what_is_too_large_or_too_much_at_once_is_not_put(clean: RedisServer) ->
 
 
 @needs_redis
-def test_a_frozen_redis_costs_each_look_up_its_limit_and_then_none(
-    tmp_path: Path, clock: SimpleNamespace
-) -> None:
-    now = [100.0]
-    clock.monotonic = lambda: now[0]
-    with redis_server(tmp_path) as server:
-
-        async def work(cache: RedisCache) -> None:
-            cache.put(key(1), b"x", ends_at=math.inf)
-            await cache.settle()
-            assert await cache.get(key(1)) is not None
-            server.freeze()
-            cache._timeout_s = 0.05
-            asked: list[object] = []
-            pipeline = cache._client.pipeline
-            cache._client.pipeline = lambda **how: asked.append(how) or pipeline(**how)
-            # that they come back at all is the limit's doing
-            assert [await cache.get(key(1)) for _ in range(5)] == [None] * 5
-            assert cache.problem == "it does not answer in time"
-            assert cache.is_left_alone
-            asked.clear()
-            assert [await cache.get(key(1)) for _ in range(100)] == [None] * 100
-            assert not cache.put(key(2), b"x", ends_at=math.inf)
-            assert (len(asked), cache.lost) == (0, 1)
-            now[0] += 1.1
-            # one tries, the others are spared
-            assert await asyncio.gather(*(cache.get(key(1)) for _ in range(9))) == [None] * 9
-            assert len(asked) == 1
-            now[0] += 1.1  # not yet: the second time it is left alone for 2 s
-            assert await cache.get(key(1)) is None
-            assert len(asked) == 1
-            server.thaw()
-            cache._timeout_s = PATIENT_S
-            now[0] += 1
-            assert await once_found(cache, now) == (b"x", math.inf)
-            assert cache.problem is None
-
-        run(server.url, work)
-
-
-async def once_found(cache: RedisCache, now: list[float]) -> tuple[bytes, float] | None:
-    """Look up until it is there, each time a minute later: the longest that a Redis is left alone is half of one."""
-    for _ in range(200):
-        found = await cache.get(key(1))
-        if found is not None:
-            return found
-        now[0] += 60
-        await asyncio.sleep(0.01)
-    return None
-
-
-@needs_redis
 def test_a_wrong_password_is_said_without_saying_it(tmp_path: Path, caplog: object) -> None:
     with redis_server(tmp_path, "--requirepass", "right") as server:
         url = server.url.replace("redis://", f"redis://:{SECRET}@")

@@ -92,18 +92,6 @@ def test_no_more_waits_than_may_and_what_is_lost_is_counted(
         assert put(cache, 4, b"x" * 10_000)
 
 
-def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
-    with closing(QuietCache(path, MIB)) as cache:
-        put(cache, 0, b"x" * 1000)  # the oldest of all, and good for ever
-        for number in range(
-            1, 1500
-        ):  # 1.5 MB, two batches a second's worth each; all ended long ago
-            put(cache, number, b"x" * 1000, ends_at=NOW - 1, now=NOW - 10)
-            if number % 100 == 0:
-                cache.flush()
-        assert cache.get(key(0), NOW) is not None
-
-
 def test_a_purged_file_gives_its_space_back(path: Path) -> None:
     with closing(QuietCache(path, 64 * MIB)) as cache:
         for number in range(20):
@@ -188,30 +176,6 @@ def test_what_is_written_after_a_purge_is_found_though_its_numbers_were_others(
             now[0] -= 3600  # and the clock was set back
             two.flush()
             two.flush()
-
-
-# --- fingerprints ----------------------------------------------------------------------------------------
-
-
-def test_fingerprints_are_known_at_once_and_to_every_process_with_the_next_batch(
-    path: Path,
-) -> None:
-    with (
-        closing(QuietCache(path, 64 * MIB)) as one,
-        closing(QuietCache(path, 64 * MIB)) as two,
-    ):
-        one.keep_fingerprints({"tiny": "a", "big\ud800": "b"})
-        assert one.fingerprints() == {"tiny": "a", "big\\ud800": "b"}
-        assert two.fingerprints() == {}
-        one.flush()
-        assert two.fingerprints() == one.fingerprints()
-        two.keep_fingerprints({"tiny": "c"})
-        two.flush()
-        assert one.fingerprints()["tiny"] == "c"
-        assert one.purge() == 0
-        assert one.fingerprints()["tiny"] == "c"
-    with closing(QuietCache(path, 64 * MIB)) as one:
-        assert one.fingerprints()["tiny"] == "c"
 
 
 # --- purging ---------------------------------------------------------------------------------------------
@@ -321,26 +285,6 @@ def test_a_full_disk_stops_no_hit_and_is_made_up_for(cache: QuietCache) -> None:
     assert cache.flush()
     assert (cache.problem, cache._pending_bytes) == (None, 0)
     assert cache.get(key(2), NOW) == (big, math.inf)
-
-
-def test_a_file_that_fails_at_the_start_is_done_without(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: SqliteCache) -> sqlite3.Connection:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(SqliteCache, "_prepared", full)
-    with closing(QuietCache(path, 64 * MIB)) as cache:
-        put(cache, 1)
-        assert not cache.flush()
-        assert "No space left" in cache.problem
-        assert cache.get(key(1), NOW) is not None
-        with pytest.raises(ToolkitError, match=r"could not be purged: .* No space left"):
-            cache.purge()
-        monkeypatch.undo()
-        put(cache, 1)
-        assert cache.flush()
-        assert cache.problem is None
 
 
 def test_what_failed_is_tried_again_by_itself_whatever_it_was(
