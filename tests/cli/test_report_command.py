@@ -155,7 +155,7 @@ def test_each_criterion_is_not_met_where_they_hold_the_contrary(store: Store) ->
     served(store, STARTS[0], stack=open_stack)
     shared = REJECTED | {"team": None, "rejected": "queue_full", "status": 503}
     nameless = {key: value for key, value in LINE.items() if key != "request_id"} | {"team": "bob"}
-    words = ["--log", log_of(nameless, shared), "--gpu-hour", "2", "--api-price", "0.60"]
+    words = ["--log", log_of(nameless, shared), "--gpu-hour", "2", "--api-price", "0.15/0.60"]
     assert set(statuses(*words).values()) == {"not met"}
 
 
