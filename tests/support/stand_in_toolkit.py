@@ -7,8 +7,7 @@
 
 A server named `broken` fails to start, `silent` never says a word, and `dies` ends once the load is over. A blast's host of the name
 `refuses` answers nothing. Else a blast writes a run of whole seconds at once: 10 requests a second of 100 tokens for `slow`,
-30 for any other, and no seconds past the first two of them while `pause` lies beside its database.
-Each command leaves a line in `calls.txt` beside the hosts file or the port's, and `pids.txt`.
+30 for any other. Each command leaves a line in the file that STAND_IN_CALLS names.
 """
 
 import os
@@ -55,8 +54,6 @@ def blast(words: list[str]) -> None:
         seconds = 4 if resume is None else 2
         for place in range(seconds):
             write(store, run_id, name, url, int(now) + place)
-            if place == 1 and (database.parent / "pause").exists():
-                wait_for_the_end()
         store.end_run(run_id, ended_at=now + seconds, client_ok=True)
     if name == "refuses":
         print("No host answered a single request; `toolkit scout` tells why", file=sys.stderr)
@@ -90,11 +87,6 @@ def write(store: "Store", run_id: str, name: str, url: str, at_s: int) -> None:
         e2e=whole.to_bytes(),
     )
     store.add_second([tally], [LoaderSecond(run=run_id, at_s=at_s, worker="w", users=1)])
-
-
-def wait_for_the_end() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
-    signal.pause()
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A sweep from its first configuration to its last, with a stand-in for the commands that it runs: order, failures, resumption."""
 
 import os
-import subprocess
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.harness.programs import until
 from support import stand_in_toolkit
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, LoaderSecond, Run
+from toolkit.records import Event, Host, LoaderSecond, Run
 from toolkit.serving.stack import read
 from toolkit.store import Store
 from toolkit.tuning import servers
@@ -272,63 +271,8 @@ def test_the_time_is_foreseen_where_starts_are_known_and_not_where_they_are_not(
 # --- a sweep that is cut off --------------------------------------------------------------------------
 
 
-def go(folder: str) -> None:
-    """Run the sweep in a process of its own, which a test kills."""
-    with Store.open(Path(folder) / "t.db") as store:
-        swept(store, Path(folder), TEXT)
-
-
-def start_half(folder: Path) -> "subprocess.Popen[bytes]":
-    code = (
-        f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "import importlib.util\n"
-        f"spec = importlib.util.spec_from_file_location('half', {__file__!r})\n"
-        "half = importlib.util.module_from_spec(spec); sys.modules['half'] = half\n"
-        "spec.loader.exec_module(half)\n"
-        f"half.go({str(folder)!r})\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", code])
-
-
-def blast_seconds(database: Path) -> int:
-    """Seconds that the newest blast has written."""
-    if not database.exists():
-        return 0
-    try:
-        with Store.open_readonly(database) as store:
-            runs = store.runs(verb="blast", limit=1)
-            return len(store.loader_seconds(runs[0].id)) if runs else 0
-    except ToolkitError:
-        return 0
-
-
 def all_gone(folder: Path) -> bool:
     return all(started_ticks(int(line.split()[0])) is None for line in lines(folder))
-
-
-def test_killed_in_the_midst_of_a_load_it_goes_on_with_that_very_run(tmp_path: Path) -> None:
-    (tmp_path / "pause").touch()
-    sweep = start_half(tmp_path)
-    until(lambda: blast_seconds(tmp_path / "t.db") == 2)
-    sweep.kill()
-    sweep.wait()
-    (tmp_path / "pause").unlink()
-    with Store.open(tmp_path / "t.db") as store:
-        (cut_off,) = store.runs(verb="blast")
-        assert begun(store, tmp_path, TEXT).known()[0].runs == (cut_off.id,)
-        said: list[str] = []
-        slow = swept(store, tmp_path, TEXT, say=said.append)["slow"]
-        assert slow.runs[0] == cut_off.id
-        kinds = [event.kind for _, event in store.events(cut_off.id)]
-        assert kinds.count("resume") == 1
-        # 2 s before the kill and 2 s after it; of each the first, in which users come, does not count, and of those
-        # before the kill the last neither, in which they waited for their last answers
-        assert (slow.blocks[1]["seconds"], slow.blocks[1]["rps"]) == (1, pytest.approx(10, rel=0.1))
-        assert len(store.runs(verb="blast")) == 4
-    resumed = next(line for line in lines(tmp_path) if "--resume" in line)
-    assert (f"--resume {cut_off.id}" in resumed, "--duration" in resumed) == (True, False)
-    assert said[0].startswith("Ended 2 processes")
-    assert all_gone(tmp_path)
 
 
 def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
@@ -347,28 +291,52 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
     assert calls(tmp_path).count("blast slow") == 2
 
 
-def test_a_blast_is_found_by_its_host_its_address_and_its_time(
+def cut_off(store: Store, run: str, name: str, url: str, *, at: int, seconds: int) -> None:
+    """A blast of so many seconds at one host, and no end."""
+    store.add_run(Run(id=run, verb="blast", started_at=float(at)))
+    store.plan_hosts(run, [Host(name=name, url=url)])
+    store.add_event(Event(run=run, at=float(at), kind="start"))
+    loader = [LoaderSecond(run=run, at_s=at + n, worker="w", users=1) for n in range(seconds)]
+    store.add_second(seconds=loader)
+
+
+def test_a_blast_that_was_cut_off_goes_on_and_one_that_was_over_is_not_repeated(
     store: Store, tmp_path: Path
 ) -> None:
-    url = "http://127.0.0.1:9"
-    for run, started_at, name in (("c" * 12, 100.0, "slow"), ("d" * 12, 10.0, "fast")):
-        store.add_run(Run(id=run, verb="blast", started_at=started_at))
-        store.plan_hosts(run, [Host(name=name, url=url)])
-        loader = [LoaderSecond(run=run, at_s=place, worker="w", users=1) for place in range(4)]
-        store.add_second(seconds=loader)
+    """A killed sweep's blast is found by its host, its address and its time."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    cut_off(store, "a" * 12, "slow", url, at=1000, seconds=2)
+    cut_off(store, "c" * 12, "fast", url, at=1100, seconds=4)
     said: list[str] = []
-    sweep = begun(store, tmp_path, ONCE, say=said.append)
+    sweep = begun(store, tmp_path, TEXT, say=said.append)
+    sweep.state.ports["server"] = port
     for name in ("slow", "fast"):
-        sweep.state.cells[f"1/{name}/1"] = SweepCell(url=url, begun_at=50.0)
+        sweep.state.cells[f"1/{name}/1"] = SweepCell(url=url, begun_at=999.0)
+    assert [row.runs for row in sweep.known()] == [("a" * 12,), ("c" * 12,)]
     slow, fast = sweep.run()
-    assert slow.runs == ("c" * 12,)
-    assert "slow, block 1 of 1: was measured in full before the sweep was cut off" in said
-    # the older one was somebody else's
-    assert "d" * 12 not in fast.runs
-    # the port of then is taken, and the server stands at another one: a blast goes on with the host that it had
-    store.set_capture(RUN, {"form": 1})
+    assert (slow.runs[0], fast.runs[0]) == ("a" * 12, "c" * 12)
+    assert "fast, block 1 of 2: was measured in full before the sweep was cut off" in said
+    assert calls(tmp_path).count("blast fast") == 1  # of two blocks
+    resumed = next(line for line in lines(tmp_path) if " blast " in line)
+    assert (f"--resume {'a' * 12}" in resumed, "--duration" in resumed) == (True, False)
+    # 2 s before it was cut off and 2 s after it; of each the first, in which users come, does not count, and of those
+    # before the last neither, in which they waited for their last answers
+    assert (slow.blocks[1]["seconds"], slow.blocks[1]["rps"]) == (1, pytest.approx(10, rel=0.1))
+
+
+@pytest.mark.parametrize(
+    ("address", "at"), [("http://127.0.0.1:9", 1000), ("http://127.0.0.1:10", 900)]
+)
+def test_a_blast_of_another_address_or_an_earlier_time_is_somebody_elses(
+    store: Store, tmp_path: Path, address: str, at: int
+) -> None:
+    """The port of then may be taken, and the server stands at another one."""
+    cut_off(store, "c" * 12, "slow", "http://127.0.0.1:10", at=at, seconds=2)
     sweep = begun(store, tmp_path, ONCE)
-    sweep.state.cells["1/slow/1"] = SweepCell(url="http://127.0.0.1:10", begun_at=50.0)
+    sweep.state.cells["1/slow/1"] = SweepCell(url=address, begun_at=999.0)
     assert "c" * 12 not in sweep.run()[0].runs
     assert not any("--resume" in line for line in lines(tmp_path))
 
