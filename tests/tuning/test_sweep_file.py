@@ -1,5 +1,6 @@
 """A sweep's file as people write it, and what of it is refused."""
 
+import re
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
@@ -19,104 +20,43 @@ from toolkit.tuning.sweep_file import (
     read_sweep,
 )
 
-WHOLE = """
-summary = "Two"
-look_at = ["rps", "ttft_p95_ms:short"]
-blocks = 5
-how = "grid"
-profile = "mixed"
-stage = "quantization"
-warm = false
+ONE = 'configurations = [{name = "a", sim = "fp8"}]\n'
 
-[load]
-users = 64
-duration = "2m"
-settle = "500ms"
-rate = 1.5
-mix = 0
 
-[base]
-model = "m"
+def test_flags_are_as_vllm_has_them_and_settings_as_the_simulator_has_them() -> None:
+    base = """[base]
 flags = { max-model-len = 512, "--enforce-eager" = true, speculative-config = { method = "ngram" } }
-
-[[configurations]]
-name = "fp8"
 settings = { time_scale = 0.1, prefix_caching = false }
-
-[[levers]]
-name = "batch"
-values = [{ name = "16", flags = { max-num-seqs = 16 } }]
-
 [profiles.mixed]
-prompts = [{ text = "Hi" }]
-
-[plan]
-gpu = "a100-80gb"
-gpus = 2
-"""
-
-
-def test_everything_that_a_sweep_can_say_is_read() -> None:
-    plan = read_sweep(WHOLE, "mine.toml")
-    assert (plan.summary, plan.look_at, plan.blocks, plan.how) == (
-        "Two",
-        ("rps", "ttft_p95_ms:short"),
-        5,
-        "grid",
-    )
-    assert (plan.load.users, plan.load.duration_s, plan.load.settle_s) == (64, 120.0, 0.5)
-    assert (plan.load.rate, plan.load.mix, plan.warm) == (1.5, 0, False)
+prompts = [{ text = "Hi" }]"""
+    plan = read_sweep(ONE + base, "mine.toml", users=7, duration_s=20, blocks=2)
     assert dict(plan.base.flags) == {
         "max-model-len": "512",
         "enforce-eager": True,
         "speculative-config": '{"method": "ngram"}',
     }
-    (fp8,) = plan.configurations
-    assert dict(fp8.settings) == {"time_scale": "0.1", "prefix_caching": "false"}
-    assert plan.levers[0].values[0].flags == (("max-num-seqs", "16"),)
-    assert (plan.machine.gpu, plan.machine.gpus, plan.stage) == ("a100-80gb", 2, "quantization")
-    (name, text), *_ = plan.profiles
+    assert dict(plan.base.settings) == {"time_scale": "0.1", "prefix_caching": "false"}
+    ((name, text),) = plan.profiles
     assert (name, tomllib.loads(text)) == ("mixed", {"prompts": [{"text": "Hi"}]})
-
-
-def test_the_first_seconds_that_do_not_count_are_a_fifth_and_at_most_ten() -> None:
-    some = 'configurations = [{name = "a", sim = "fp8"}]\n[load]\nduration = '
-    assert read_sweep(f'{some}"20s"', "f").load.settle_s == 4
-    assert read_sweep(f'{some}"10m"', "f").load.settle_s == 10
-
-
-ONE = 'configurations = [{name = "a", sim = "fp8"}]\n'
+    # the command line goes over the file
+    load = plan.load
+    assert (load.users, load.duration_s, load.settle_s, plan.blocks) == (7, 20, 4, 2)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        # tests/contract/settings has all kinds of mistakes; these lead through a sweep's own tables
-        (f"{ONE}blocks = true", " line 2: `blocks` is not a whole number from 1 to 100"),
-        (f'{ONE}how = "all"', " line 2: `how` is not `one at a time` or `grid`"),
-        (f"{ONE}look_at = []", " line 2: `look_at` is not a list"),
-        (f'{ONE}[load]\nduration = "20"', " line 3: `load.duration` is not a duration"),
-        (f"{ONE}[load]\nrate = 0", " line 3: `load.rate` is not a number from 1e-06"),
-        ('configurations = [{name = "a/b"}]', " line 1: configurations 1: `name` holds a slash"),
-        ("configurations = [{}]", " line 1: configurations 1 has no `name`"),
-        ("configurations = 3", " line 1: `configurations` is no list of tables"),
-        ('levers = [{name = "x", values = [{name = "a", sims = 1}]}]', " line 1: levers 1: values 1: unknown key `sims`"),
-        ('levers = [{name = "x"}]', " line 1: levers 1 has no `values`"),
-        (f"{ONE}[base]\nflags = 3", " line 3: `base.flags` is no table"),
-        (f"{ONE}[base]\nflags = {{a = [1979-05-27]}}", " line 3: `base.flags`: `a` is no word and no number"),
-        (f"{ONE}[profiles.p]\nsummary = 1979-05-27", " line 2: `profiles`: `p` holds a date"),
-        (f"{ONE}[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
-        (f'{ONE}[asking]\nprompts = ["x"]\nschema = "no"', " line 4: `asking.schema` is not JSON"),
-        (f'{ONE}look_at = ["speed"]', "`look_at` names no figure: `speed`"),
-        (f'{ONE}[load]\nduration = "5s"\nsettle = "5s"', "`settle` leaves nothing of `duration`"),
-        ("blocks = 1", "names no configuration and no lever"),
-        ('configurations = [{name = "a"}, {name = "a"}]', "`a` stands twice"),
+        # tests/contract/settings has all other mistakes
+        ("[base]\nflags = {a = [1979-05-27]}", " line 3: `base.flags`: `a` is no word and no number"),
+        ("[profiles.p]\nsummary = 1979-05-27", " line 2: `profiles`: `p` holds a date"),
+        ("[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
+        ('look_at = ["speed"]', "`look_at` names no figure: `speed`"),
+        ('levers = [{name = "x", values = [{name = "a", sims = 1}]}]', "levers 1: values 1: unknown key"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_its_name(text: str, told: str) -> None:
-    with pytest.raises(ToolkitError) as refused:
-        read_sweep(text, "mine.toml")
-    assert told in refused.value.message
+    with pytest.raises(ToolkitError, match=re.escape(told)) as refused:
+        read_sweep(ONE + text, "mine.toml")
     assert "mine.toml" in refused.value.message
 
 
