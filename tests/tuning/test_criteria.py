@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from toolkit.plan.catalog import table
 from toolkit.proxy.telemetry.access_log import request_line
 from toolkit.proxy.telemetry.metrics import Served
 from toolkit.records import Event, Run
 from toolkit.tuning.cells import Cell
-from toolkit.tuning.criteria import Costs, Criterion, Judgement, RequestLog, criteria
+from toolkit.tuning.criteria import Costs, Criterion, RequestLog, criteria
 
+LAB = table("criteria")
 COSTS = Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=0.6)
 STACK = Run(
     id="5" * 12, verb="serve", started_at=1.0, settings='{"engines": [{}], "proxy": {"media_hosts": []}}'
@@ -64,11 +66,11 @@ ALL: dict[str, Any] = {"events": STARTS, "serve": STACK, "costs": COSTS, "log": 
 
 def judged(alice: Cell = GOOD, bob: Cell | None = None, **changes: Any) -> dict[str, Criterion]:
     hosts = [("alice", alice), *([("bob", bob)] if bob else [])]
-    return {one.code: one for one in criteria(hosts, **(ALL | changes))}
+    return {one.code: one for one in criteria(LAB, hosts, **(ALL | changes))}
 
 
 def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle_it() -> None:
-    found = criteria([("alice", answered())])
+    found = criteria(LAB, [("alice", answered())])
     assert {one.status for one in found} == {"unknown"}
     assert all(one.settle for one in found)
 
@@ -107,7 +109,7 @@ def test_starts_are_told_with_their_times(events: Any, serve: Run | None, words:
 
 
 def test_the_official_clients_word_goes_before_our_own_readers() -> None:
-    call = Judgement("not met", "OpenAI's client failed", "ask by hand")
+    call = ("client_failed", {"problem": "failed"})
     assert judged(call=call)["api_compatibility"].status == "not met"
     # and it is no host's: the call went to whichever address was named
     several = judged(GOOD, answered(5), call=call)

@@ -7,6 +7,7 @@ from support.shots import failed
 from support.shots import shot as timed
 from support.tallies import S, sketch, tally
 
+from toolkit.plan.catalog import table as table_of
 from toolkit.records import ErrorCount, Event
 from toolkit.tuning.criteria import Costs, criteria
 from toolkit.tuning.lab_report import MOST_STRETCHES, Report, event_words, host_report, text_lines
@@ -89,7 +90,7 @@ def report(*events: Event, costs: Costs | None = None) -> Report:
         ended_at=S + 2.0,
         plan="",
         hosts=hosts,
-        criteria=criteria([(host.name, host.whole) for host in hosts]),
+        criteria=criteria(table_of("criteria"), [(host.name, host.whole) for host in hosts]),
         costs=costs,
         events=events,
         notes=(),

@@ -25,13 +25,12 @@ from toolkit.units import milliseconds
 if TYPE_CHECKING:
     from toolkit.records import Event, Run, Tally
     from toolkit.store import Store
-    from toolkit.tuning.criteria import Costs, Judgement
+    from toolkit.tuning.criteria import Costs, Outcome
     from toolkit.tuning.lab_report import HostReport
 
 CALL_S = 60.0
 MAX_TOKENS = 32
 MOST_EVENTS = 200
-BY_HAND = "Ask the same by hand, e.g., `toolkit bench URL --num-prompts 1`"
 
 
 @click.command(
@@ -100,6 +99,7 @@ def command(
     if call_key_env and not call:
         raise click.UsageError("--call-key-env goes with --call")
     from toolkit.bench.summary import window_s
+    from toolkit.plan.catalog import table
     from toolkit.records import RequestRecord
     from toolkit.store import Store
     from toolkit.tuning.cells import second_of
@@ -193,6 +193,7 @@ def command(
         plan=", ".join(words),
         hosts=hosts,
         criteria=criteria(
+            table("criteria"),
             [(host.name, host.whole) for host in hosts],
             events=events,
             serve=serve,
@@ -309,10 +310,8 @@ def _events_of(store: "Store", run: "Run", serve: "Run | None", name: str) -> "t
     return tuple(sorted(once.values(), key=lambda event: event.at))[-MOST_EVENTS:]
 
 
-def _call(url: str, key_env: str | None) -> "Judgement":
+def _call(url: str, key_env: str | None) -> "Outcome":
     """One chat call with OpenAI's own client, where it is installed: the plainest proof that it works."""
-    from toolkit.tuning.criteria import Judgement
-
     try:
         import openai
     except ImportError as error:
@@ -337,11 +336,8 @@ def _call(url: str, key_env: str | None) -> "Judgement":
         choice = answer.choices[0]
     except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        failed = f"OpenAI's client failed at {url}: {first_line}"
-        return Judgement("not met", failed, BY_HAND)
+        return "client_failed", {"problem": f"failed at {url}: {first_line}"}
     took = milliseconds(1000 * (time.monotonic() - began_s))
     if not choice.finish_reason or not choice.message.content:
-        empty = f"OpenAI's client got an answer without a text from {url}"
-        return Judgement("not met", empty, BY_HAND)
-    done = f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}"
-    return Judgement("met", done)
+        return "client_failed", {"problem": f"got an answer without a text from {url}"}
+    return "client_answered", {"version": openai.__version__, "model": model, "took": took}

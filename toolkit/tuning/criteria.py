@@ -1,6 +1,7 @@
 """Does a run pass the lab? Seven criteria of a course on vLLM (week 11), each met, not met or unknown, with what says so.
 
-Unknown is an answer: it names what would settle it. Facts in, criteria out; it reads nothing. Of a request log, whose lines come as
+Unknown is an answer: it names what would settle it. Here is decided which outcome it is; what the outcomes say stands in
+catalog/criteria.toml. Facts in, criteria out; it reads nothing. Of a request log, whose lines come as
 objects, it holds counts and moments only; another tool's log is read alike where it uses the proxy's words.
 """
 
@@ -8,8 +9,8 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from toolkit.hosts import is_loopback
 from toolkit.records import Event, Run
@@ -20,19 +21,6 @@ Status = Literal["met", "not met", "unknown"]
 WORST_FIRST: tuple[Status, ...] = ("not met", "unknown", "met")
 MOST_FAILURES = 2.0
 LEAST_REQUESTS = 100
-LAB = {
-    "model_loading": ("Model loading", "cold start and warm restart times recorded"),
-    "api_compatibility": ("API compatibility", "an OpenAI client can complete a chat call"),
-    "stability": ("Stability", "0 to 2 timeouts or out-of-memory errors of 100 requests"),
-    "cost": ("Cost", "a table that compares the GPU hour with an API"),
-    "observability": (
-        "Observability",
-        "at least request id, model, tokens and latency logged for each request",
-    ),
-    "boundaries": ("Boundaries", "access to the external network and to files is separated"),
-    "admission": ("Admission", "each team's queue is isolated, and rejections are logged"),
-}
-"""The lab's list in the course's sense: each criterion's code, its title and what it takes."""
 OUT_OF_TIME = ("timeout",)
 MAY_BE_MEMORY = ("http_500", "http_503", "cut", "connect", "stream_error")
 """Kinds of errors that an engine out of memory leaves, as others do."""
@@ -42,19 +30,13 @@ MEMORY = re.compile(r"out of memory|\bOOM\b|OutOfMemory|no memory left", re.IGNO
 """What `toolkit serve` and `toolkit watchdog` write of a start, of a warm-up and of an engine's end."""
 
 
-class Judgement(NamedTuple):
-    """What became of one criterion."""
-
-    status: Status
-    evidence: str
-    """What says so, in a sentence."""
-    settle: str | None = None
-    """What would settle it, where it is unknown; or what would mend it, where it is not met."""
+Outcome = tuple[str, Mapping[str, object]]
+"""What became of a criterion: its name in the catalog's table, and what the sentence there is filled in with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One line of the lab's list, with its Judgement; the fields are keys of `toolkit report --json`."""
+    """One line of the lab's list; the fields are keys of `toolkit report --json`."""
 
     code: str
     title: str
@@ -62,7 +44,9 @@ class Criterion:
     """What it takes, in the course's sense."""
     status: Status
     evidence: str
+    """What says so, in a sentence."""
     settle: str | None
+    """What would settle it, where it is unknown; or what would mend it, where it is not met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,46 +64,56 @@ class Costs:
 
 
 def criteria(
+    lab: Mapping[str, Mapping[str, Any]],
     hosts: Sequence[tuple[str, Cell]],
     *,
     events: Sequence[Event] = (),
     serve: Run | None = None,
-    call: Judgement | None = None,
+    call: Outcome | None = None,
     costs: Costs | None = None,
     log: "RequestLog | None" = None,
     rejected: int | None = None,
 ) -> tuple[Criterion, ...]:
     """All seven, in the course's order. None: nobody recorded it.
 
-    `hosts`: each name with what it answered in the whole run; `events` are the run's and the stack's; `serve` is what `toolkit serve` recorded
-    of the stack; `call` is what came of a call by the official client; `rejected`: how many requests a proxy answered with 429, by
-    the store's rows.
+    `lab` is the catalog's table `criteria`. `hosts`: each name with what it answered in the whole run; `events` are the run's and
+    the stack's; `serve` is what `toolkit serve` recorded of the stack; `call` is what came of a call by the official client;
+    `rejected`: how many requests a proxy answered with 429, by the store's rows.
     """
 
-    def worst(judge: Callable[[Cell, Iterable[Event]], Judgement]) -> Judgement:
+    def criterion(code: str, outcome: Outcome) -> Criterion:
+        name, facts = outcome
+        row, found = lab[code], lab[code][name]
+        settle = found.get("settle", row.get("settle")) if found["status"] != "met" else None
+        return Criterion(
+            code=code,
+            title=row["title"],
+            asks=row["asks"],
+            status=found["status"],
+            evidence=found["evidence"].format(**facts),
+            settle=settle and settle.format(**facts),
+        )
+
+    def worst(code: str, judge: Callable[[Cell, Iterable[Event]], Outcome]) -> Criterion:
         """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
         if len(hosts) > 1:
-            judged = {
-                name: judge(cell, [each for each in events if each.name in (None, name)])
-                for name, cell in hosts
-            }
+            judged = {}
+            for name, cell in hosts:
+                own = [each for each in events if each.name in (None, name)]
+                judged[name] = criterion(code, judge(cell, own))
             name = min(judged, key=lambda each: WORST_FIRST.index(judged[each].status))
             if judged[name].status != "met":
-                return judged[name]._replace(evidence=f"`{name}`: {judged[name].evidence}")
-        return judge(summed(cell for _, cell in hosts), events)
+                return replace(judged[name], evidence=f"`{name}`: {judged[name].evidence}")
+        return criterion(code, judge(summed(cell for _, cell in hosts), events))
 
-    judgements = {
-        "model_loading": model_loading(events, serve),
-        "api_compatibility": call or worst(compatibility),
-        "stability": worst(stability),
-        "cost": cost(costs, hosts),
-        "observability": observability(log),
-        "boundaries": boundaries(serve),
-        "admission": admission(log, rejected),
-    }
-    return tuple(
-        Criterion(code=code, title=title, asks=asks, **judgements[code]._asdict())
-        for code, (title, asks) in LAB.items()
+    return (
+        criterion("model_loading", model_loading(events, serve)),
+        criterion("api_compatibility", call) if call else worst("api_compatibility", compatibility),
+        worst("stability", stability),
+        criterion("cost", cost(costs, hosts)),
+        criterion("observability", observability(log)),
+        criterion("boundaries", boundaries(serve)),
+        criterion("admission", admission(log, rejected)),
     )
 
 
@@ -208,7 +202,7 @@ class RequestLog:
 # --- one by one --------------------------------------------------------------------------------------
 
 
-def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
+def model_loading(events: Iterable[Event], serve: Run | None) -> Outcome:
     """Each engine's first start is cold, a later one warm: both times are to be recorded. Of several engines the slowest counts."""
     ready: dict[str | None, list[float]] = {}
     ttft = None
@@ -217,11 +211,7 @@ def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
             ready.setdefault(event.name, []).append(float(found[1]))
         ttft = ttft or TTFT.search(event.text)
     if not ready and serve is None:
-        return Judgement(
-            "unknown",
-            "no start of an engine is recorded here",
-            "Serve with `toolkit serve` on the same database: its events tell how long each start took",
-        )
+        return "no_start", {}
     times = {
         "cold start": max((each[0] for each in ready.values()), default=None),
         "warm restart": max((each[-1] for each in ready.values() if len(each) > 1), default=None),
@@ -234,122 +224,76 @@ def model_loading(events: Iterable[Event], serve: Run | None) -> Judgement:
     if ttft:
         cold, warm = (milliseconds(float(each)) for each in ttft.groups())
         known.append(f"first token after {cold} cold and {warm} warm")
-    recorded, by = ", ".join(known) or "no time", "serve" if serve else "watchdog"
-    missing = [name for name, value in times.items() if value is None]
-    if not missing:
-        return Judgement("met", f"{recorded}, recorded by `toolkit {by}`")
-    return Judgement(
-        "not met",
-        f"`toolkit {by}` recorded {recorded}, but no {' and no '.join(missing)}",
-        "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took",
-    )
+    missing = " and no ".join(name for name, value in times.items() if value is None)
+    facts = {"recorded": ", ".join(known) or "no time", "by": "serve" if serve else "watchdog"}
+    return "one_missing" if missing else "both", facts | {"missing": missing}
 
 
-def compatibility(whole: Cell, _: Iterable[Event]) -> Judgement:
+def compatibility(whole: Cell, _: Iterable[Event]) -> Outcome:
     """By what was answered; the official client's own word goes before it."""
     if whole.ok:
-        return Judgement(
-            "met",
-            f"{whole.ok:,} chat calls of OpenAI's form were answered to their finish reason, {whole.streamed:,} of "
-            f"them as streams and {whole.ok - whole.streamed:,} whole, as our own reader saw them; `--call URL` asks "
-            "with the official client",
-        )
+        facts = {"ok": whole.ok, "streamed": whole.streamed, "whole": whole.ok - whole.streamed}
+        return "answered", facts
     if whole.errors:
-        return Judgement(
-            "not met",
-            f"none of {whole.errors:,} chat calls was answered: {whole.kinds_in_words}",
-            "`toolkit scout` tells what is at that address",
-        )
-    settle = "Name the server: `toolkit report RUN --call URL`"
-    return Judgement("unknown", "no chat call was made", settle)
+        return "none_answered", {"errors": whole.errors, "kinds": whole.kinds_in_words}
+    return "no_call", {}
 
 
-def stability(whole: Cell, events: Iterable[Event]) -> Judgement:
+def stability(whole: Cell, events: Iterable[Event]) -> Outcome:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
     if not whole.ended:
-        settle = "Load it: `toolkit blast` or `toolkit bench`"
-        return Judgement("unknown", "no request ended", settle)
+        return "no_request", {}
     timeouts = sum(whole.error_kinds[kind] for kind in OUT_OF_TIME)
     out_of_memory = sum(bool(MEMORY.search(event.text)) for event in events)
     sure = timeouts + out_of_memory
     perhaps = sum(whole.error_kinds[kind] for kind in MAY_BE_MEMORY)
     rate, most = (100 * count / whole.ended for count in (sure, sure + perhaps))
-    found = (
-        f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {whole.ended:,} requests, "
-        f"{rate:.2f} of 100"
-    )
+    counts = f"{timeouts:,} timeouts and {out_of_memory:,} out-of-memory errors of {whole.ended:,} requests"
+    facts = {"counts": f"{counts}, {rate:.2f} of 100", "least": LEAST_REQUESTS}
     if rate > MOST_FAILURES:
-        return Judgement("not met", found, "`toolkit diagnose` tells which bottleneck this is")
+        return "too_many", facts
     if whole.ended < LEAST_REQUESTS:
-        more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --num-prompts 100`"
-        return Judgement("unknown", f"{found}; too few to judge", more)
+        return "too_few", facts
     if most > MOST_FAILURES:
-        return Judgement(
-            "unknown",
-            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {whole.kinds_in_words}",
-            "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
-        )
-    return Judgement("met", found)
+        return "perhaps_too_many", facts | {"perhaps": perhaps, "kinds": whole.kinds_in_words}
+    return "held", facts
 
 
-def cost(costs: Costs | None, hosts: Sequence[tuple[str, Cell]]) -> Judgement:
+def cost(costs: Costs | None, hosts: Sequence[tuple[str, Cell]]) -> Outcome:
     """The table stands in the report once both prices are given and something was answered."""
-    if costs is None and len(hosts) > 1:
-        evidence = "what several hosts answered together is no one GPU's work"
-        return Judgement("unknown", evidence, "Report on one of them: `RUN:HOST`")
-    if costs is None or costs.api_per_million_tokens is None:
-        missing = "the price of a GPU hour" if costs is None else "an API's price"
-        return Judgement(
-            "unknown",
-            f"{missing} was not given",
-            "Say both: `--gpu-hour 2.00 --api-price 0.15/0.60` (prices for a million prompt and answer tokens)",
-        )
-    own, api, (_, whole) = costs.per_million_tokens, costs.api_per_million_tokens, hosts[0]
+    if costs is None:
+        return "several_hosts" if len(hosts) > 1 else "no_price", {
+            "missing": "the price of a GPU hour"
+        }
+    own, api, whole = costs.per_million_tokens, costs.api_per_million_tokens, hosts[0][1]
+    if api is None:
+        return "no_price", {"missing": "an API's price"}
     if own is None:
-        return Judgement(
-            "not met",
-            f"nothing was answered for {costs.gpu_hour * costs.gpus:.2f} an hour, so there is no price to compare",
-            "Compare a run that has ok answers",
-        )
-    return Judgement(
-        "met",
-        f"a million tokens cost {own:.3f} at the rate of this run ({whole.ok:,} answers in {span(whole.elapsed_s)}), "
-        f"{api:.3f} at the API: {'the GPU' if own < api else 'the API'} is cheaper at this load",
-    )
+        return "no_answer", {"hour": costs.gpu_hour * costs.gpus}
+    return "compared", {
+        "own": own,
+        "api": api,
+        "ok": whole.ok,
+        "length": span(whole.elapsed_s),
+        "cheaper": "the GPU" if own < api else "the API",
+    }
 
 
-def observability(log: RequestLog | None) -> Judgement:
+def observability(log: RequestLog | None) -> Outcome:
     """Each line of the request log has id, model, tokens and latency; a request that failed has no tokens."""
     if log is None:
-        return Judgement(
-            "unknown",
-            "no request log was given",
-            "Give the proxy's: `--log requests.jsonl` (`toolkit proxy --log FILE` writes one)",
-        )
-    if not log.requests:
-        return Judgement(
-            "unknown", f"`{log.name}` holds no request", "Give the log of this run's time"
-        )
-    if log.missing:
-        lacking = ", ".join(f"{name} ({count:,})" for name, count in sorted(log.missing.items()))
-        return Judgement(
-            "not met",
-            f"of {log.requests:,} requests in `{log.name}` some lack {lacking}",
-            "`toolkit proxy --log FILE` writes all of them",
-        )
-    return Judgement("met", f"all {log.requests:,} requests in `{log.name}` name all four")
+        return "no_log", {}
+    lacking = ", ".join(f"{name} ({count:,})" for name, count in sorted(log.missing.items()))
+    facts = {"name": log.name, "requests": log.requests, "lacking": lacking}
+    return "empty" if not log.requests else "lacking" if lacking else "whole", facts
 
 
-def boundaries(serve: Run | None) -> Judgement:
+def boundaries(serve: Run | None) -> Outcome:
     """What a request can reach beyond the model, by the recorded settings: other machines, files, code."""
     stack = serve.plan if serve else {}
     engines, proxy = stack.get("engines"), stack.get("proxy")
     if not isinstance(engines, list) or not engines:
-        return Judgement(
-            "unknown",
-            "how the stack was set up is not recorded here",
-            "Serve with `toolkit serve` on the same database: it records its settings",
-        )
+        return "no_stack", {}
     found: dict[str, list[str]] = {}
     for engine in (each for each in engines if isinstance(each, dict)):
         flags = engine.get("flags", {})
@@ -373,63 +317,31 @@ def boundaries(serve: Run | None) -> Judgement:
     if isinstance(media, list | tuple) and "*" in media:
         faults.append("requests may have engines fetch from anywhere")
     if faults:
-        return Judgement(
-            "not met",
-            "; ".join(faults),
-            "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
-            "`allowed-local-media-path` and `trust-remote-code`",
-        )
-    if not isinstance(media, list | tuple):
-        return Judgement(
-            "unknown",
-            "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
-            "request may have them fetch is not recorded",
-            "See `media_hosts` in the proxy's settings: empty is nowhere",
-        )
-    return Judgement(
-        "met",
-        "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
-        "fetch from elsewhere, read files or run foreign code",
-    )
+        return "open", {"faults": "; ".join(faults)}
+    return "closed" if isinstance(media, list | tuple) else "fetches_unknown", {}
 
 
-def admission(log: RequestLog | None, rejected: int | None) -> Judgement:
+def admission(log: RequestLog | None, rejected: int | None) -> Outcome:
     """One team's crowd meets a queue of its own, others are served meanwhile, and each rejection is written down."""
-    provoke = (
-        "Let one team send more than its queue holds while another asks, with `toolkit proxy --log FILE`, and give "
-        "the log: `--log FILE`"
-    )
     if log is None:
         seen = f"; {rejected:,} requests were answered 429, whoever sent them" if rejected else ""
-        return Judgement("unknown", f"no request log was given{seen}", provoke)
-    count = log.reasons.total()
-    if log.without_reason:
-        return Judgement(
-            "not met",
-            f"{log.without_reason:,} of {count + log.without_reason:,} requests that were turned away stand in `{log.name}` "
-            "without a reason",
-            "`toolkit proxy --log FILE` writes the reason of each",
-        )
+        return "no_log", {"seen": seen}
+    count, without = log.reasons.total(), log.without_reason
+    if without:
+        facts = {"name": log.name, "without": without, "turned_away": count + without}
+        return "without_reason", facts
     if not count:
-        return Judgement("unknown", f"`{log.name}` holds no rejection", provoke)
+        return "no_rejection", {"name": log.name}
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in log.reasons.most_common())
+    facts = {"rejections": counted(count, "rejection"), "reasons": reasons}
     if log.nameless_rejections or not log.own_rejections:
-        return Judgement(
-            "not met",
-            f"{counted(count, 'rejection')} ({reasons}), but from a queue that all share",
-            "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
-        )
+        return "shared_queue", facts
     beside = log.beside_rejections()
     served = {team for team, is_ok in beside if is_ok}
     if not served:
-        nobody = f"{counted(count, 'rejection')} ({reasons}), but nobody else asked meanwhile"
-        return Judgement("unknown", nobody, provoke)
-    rejected_teams, served_teams = (
-        f"team{'s' * (len(names) > 1)} {', '.join(f'`{name}`' for name in sorted(names))}"
-        for names in (log.rejected_teams, served)
-    )
-    return Judgement(
-        "met",
-        f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {rejected_teams} stand in the log, while "
-        f"{served_teams} had {share(sum(is_ok for _, is_ok in beside) / len(beside))} of their requests served",
-    )
+        return "nobody_beside", facts
+    for key, names in (("rejected", log.rejected_teams), ("served", served)):
+        listed = ", ".join(f"`{name}`" for name in sorted(names))
+        facts[key] = f"team{'s' * (len(names) > 1)} {listed}"
+    facts["share"] = share(sum(is_ok for _, is_ok in beside) / len(beside))
+    return "isolated", facts | {"rejections": counted(log.own_rejections, "rejection")}
