@@ -96,7 +96,7 @@ def test_a_dead_host_is_a_part_with_its_reason_and_alone_it_is_an_error(
 def test_an_interrupt_judges_what_was_seen_until_then(
     fleet: dict[str, SimThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(scout, looks, every_s, keep, crowd) -> None:  # noqa: ARG001 (as it is called)
+    async def interrupted(scout, looks, every_s, keep) -> None:  # noqa: ARG001 (as it is called)
         for _ in range(3):
             await keep(await scout.look())
         raise KeyboardInterrupt

@@ -219,6 +219,7 @@ def test_admission_is_judged_by_who_was_rejected_and_who_was_served_beside(
 
 
 def test_rows_of_the_store_alone_leave_admission_open() -> None:
+    assert judged(log=log_of())["observability"].evidence == "`requests.jsonl` holds no request"
     found = judged(log=None, rejected=12)["admission"]
     assert found.status == "unknown"
     assert "12 requests were answered 429" in found.evidence

@@ -12,6 +12,10 @@ from toolkit.tuning.evidence import NAMES, Evidence, merged
 WAITING = {"unit": "share", "what": "requests that wait", "tells": "its page"}
 TOLD = {
     "sources": {"talk": "A Talk of 2025", "book": "`The Book`"},
+    "indicators": {
+        "running_mean": {"unit": "count", "words": "running"},
+        "error_share": {"unit": "share", "words": "errors"},
+    },
     "facts": {
         "waiting_share": WAITING,
         "running_max": {"unit": "count", "what": "requests that run", "tells": "its page"},
@@ -99,9 +103,9 @@ def test_amounts_are_read_in_their_unit(value: float, unit: str, said: str) -> N
 
 
 def test_what_was_looked_at_is_said_where_it_is_known() -> None:
-    assert looked_at(Evidence()) == "nothing could be looked at"
+    assert looked_at(Evidence(), rules({})) == "nothing could be looked at"
     seen = Evidence(interval_s=10.0, running_mean=2.0, error_share=0.0)
-    assert looked_at(seen) == "over 10 s: running 2, errors 0 %"
+    assert looked_at(seen, rules({})) == "over 10 s: running 2, errors 0 %"
 
 
 def test_of_several_sources_the_first_that_knows_a_fact_is_believed_and_false_and_zero_are_known() -> (

@@ -225,7 +225,8 @@ def model_loading(events: Iterable[Event], serve: Run | None) -> Outcome:
         cold, warm = (milliseconds(float(each)) for each in ttft.groups())
         known.append(f"first token after {cold} cold and {warm} warm")
     missing = " and no ".join(name for name, value in times.items() if value is None)
-    facts = {"recorded": ", ".join(known) or "no time", "by": "serve" if serve else "watchdog"}
+    by = "`toolkit serve`" if serve else "`toolkit watchdog`"
+    facts = {"recorded": ", ".join(known) or "no time", "by": by}
     return "one_missing" if missing else "both", facts | {"missing": missing}
 
 

@@ -47,6 +47,8 @@ class BottleneckTable:
     bottlenecks: tuple[Bottleneck, ...]
     facts: Mapping[str, Mapping[str, str]]
     """Name -> its `unit`, `what` it is, and what `tells` it where it is unknown."""
+    indicators: Mapping[str, Mapping[str, str]]
+    """Facts that are shown, where they are known, when nothing was found: name -> its `words` and `unit`."""
 
 
 def read_table(tables: Mapping[str, Any]) -> BottleneckTable:
@@ -54,8 +56,8 @@ def read_table(tables: Mapping[str, Any]) -> BottleneckTable:
 
     Raises ToolkitError for one that asks for what no Evidence holds: a rule that can never hold would never be missed.
     """
-    facts, rows = tables["facts"], []
-    for name, fact in facts.items():
+    facts, indicators, rows = tables["facts"], tables["indicators"], []
+    for name, fact in (*facts.items(), *indicators.items()):
         if name not in NAMES or fact["unit"] not in UNITS:
             raise ToolkitError(f"`{name}` in `{fact['unit']}` is no fact of the evidence")
     for row in tables["bottlenecks"]:
@@ -78,7 +80,7 @@ def read_table(tables: Mapping[str, Any]) -> BottleneckTable:
             where = part.removeprefix(name).lstrip(",: ")
             sources.append(f"{tables['sources'][name]} ({where})")
         rows.append(Bottleneck(**{**row, **conditions, "source": "; ".join(sources)}))
-    return BottleneckTable(bottlenecks=tuple(rows), facts=facts)
+    return BottleneckTable(bottlenecks=tuple(rows), facts=facts, indicators=indicators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ def diagnose(evidence: Evidence, table: BottleneckTable) -> Diagnosis:
     facts = {name: table.facts[name] for name in missing}
     return Diagnosis(
         found=tuple(sorted(found, key=lambda each: SURE[each.confidence])),
-        looked_at=looked_at(evidence),
+        looked_at=looked_at(evidence, table),
         unknown=tuple(
             Unknown(fact=name, what=fact["what"], tells=fact["tells"], codes=tuple(missing[name]))
             for name, fact in facts.items()
@@ -159,27 +161,6 @@ def _holds(condition: Condition, evidence: Evidence) -> bool | None:
 
 # --- in words -----------------------------------------------------------------------------------------
 
-LOOKED_AT = {
-    "running_mean": ("running", "count"),
-    "waiting_mean": ("waiting", "count"),
-    "kv_cache_usage_max": ("KV cache at most", "share"),
-    "preemptions_per_request": ("preemptions a request", "count"),
-    "ttft_p50_ms": ("TTFT p50", "ms"),
-    "ttft_p95_ms": ("TTFT p95", "ms"),
-    "queue_mean_ms": ("queue", "ms"),
-    "tpot_p50_ms": ("TPOT", "ms"),
-    "prefix_hit_ratio": ("prefix hits", "share"),
-    "api_cpu_cores": ("API process's cores", "count"),
-    "output_tokens_per_s": ("output tokens/s", "count"),
-    "client_ttft_p50_ms": ("client's TTFT p50", "ms"),
-    "client_e2e_p50_ms": ("client's E2E p50", "ms"),
-    "error_share": ("errors", "share"),
-    "repeat_share": ("repeated requests", "share"),
-    "shared_prefix_share": ("shared beginnings", "share"),
-    "gpu_busy_share": ("GPU busy", "share"),
-}
-"""Shown, where they are known, when nothing was found: fact -> its words and unit."""
-
 
 def amount(value: float, unit: str) -> str:
     """A fact's value as people read it."""
@@ -190,11 +171,11 @@ def amount(value: float, unit: str) -> str:
     return span(value) if unit == "s" else digits(value).removesuffix(".00")
 
 
-def looked_at(evidence: Evidence) -> str:
+def looked_at(evidence: Evidence, table: BottleneckTable) -> str:
     """What was seen, in one sentence: all that is known of the usual indicators."""
     known = [
-        f"{words} {amount(value, unit)}"
-        for name, (words, unit) in LOOKED_AT.items()
+        f"{each['words']} {amount(value, each['unit'])}"
+        for name, each in table.indicators.items()
         if (value := getattr(evidence, name)) is not None
     ]
     if not known:
