@@ -24,7 +24,7 @@ from support.raw_server import RawServer, http, one_look, vllm_pages
 from toolkit.cli.scout import as_object, page
 from toolkit.records import Sighting
 from toolkit.scout.findings import findings
-from toolkit.scout.sighting import examine, sight
+from toolkit.scout.sighting import describe, examine
 from toolkit.store import Store
 
 SECONDS = {"short": 15.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
@@ -138,8 +138,8 @@ async def one_case(
     assert took < 2 * (timeout_s + SLACK_S), f"two looks took {took:.2f} s"
     began = time.thread_time()
     first, second = map(examine, looks)
-    seen = sight(second, first)
-    seen = replace(seen, name=f"case {number}", findings=findings(seen, second, sight(first)))
+    seen = describe(second, first)
+    seen = replace(seen, name=f"case {number}", findings=findings(seen, second, describe(first)))
     assert seen.status in ("ok", "degraded", "down", "not_an_engine")
     assert (seen.status == "ok") == (seen.error is None)
     assert_harmless(seen)

@@ -17,7 +17,7 @@ from toolkit.records import Host, Sighting
 from toolkit.scout import pages
 from toolkit.scout.findings import findings
 from toolkit.scout.pages import PageAnswer, Scrape
-from toolkit.scout.sighting import HostEvidence, examine, numbers_only, sight
+from toolkit.scout.sighting import HostEvidence, describe, examine, numbers_only
 
 ALICE = Host(name="alice", url="http://h:1")
 RECORDED = recorded("metrics_after_load.txt")
@@ -56,12 +56,12 @@ def named(changed: Mapping[str, PageAnswer]) -> dict[str, PageAnswer]:
 
 def seen(**changed: PageAnswer) -> Sighting:
     """The recorded vLLM with some of its answers changed."""
-    return sight(scraped(VLLM | named(changed)))
+    return describe(scraped(VLLM | named(changed)))
 
 
 def seen_only(**answers: PageAnswer) -> Sighting:
     """A host that has no other page."""
-    return sight(scraped(dict.fromkeys(pages.FIRST_ROUND, NOT_FOUND) | named(answers)))
+    return describe(scraped(dict.fromkeys(pages.FIRST_ROUND, NOT_FOUND) | named(answers)))
 
 
 # --- two scrapes ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_between_two_scrapes_rates_and_quantiles_describe_that_time() -> None:
     kept = numbers_only(before)
     assert [answer.body for answer in kept.scrape.answers.values()] == [b""] * 4
     for earlier in (before, kept):
-        now = sight(scraped(VLLM | {pages.METRICS: second}, asked_at=54.0), earlier)
+        now = describe(scraped(VLLM | {pages.METRICS: second}, asked_at=54.0), earlier)
         assert now.interval_s == 4.0
         assert now.requests_per_s == 5.0  # (120 - 100) / 4 s
         assert now.output_tokens_per_s == 160.0  # (1640 - 1000) / 4 s
@@ -104,7 +104,7 @@ def test_between_two_scrapes_rates_and_quantiles_describe_that_time() -> None:
 
 
 def test_an_interval_in_which_nothing_happened_has_rate_zero_and_no_quantile() -> None:
-    now = sight(scraped(VLLM, asked_at=55.0), scraped(VLLM, asked_at=50.0))
+    now = describe(scraped(VLLM, asked_at=55.0), scraped(VLLM, asked_at=50.0))
     assert (now.requests_per_s, now.output_tokens_per_s) == (0.0, 0.0)
     assert (now.ttft_p50_ms, now.ttft_p50_below_ms, now.queue_mean_ms) == (None, None, None)
     assert (now.prefix_hit_ratio, now.requests_total) == (None, 1022.0)
@@ -122,9 +122,9 @@ def test_a_reset_between_two_scrapes_gives_no_rate(reset: str) -> None:
         del lines["process_start_time_seconds"]
     before = scraped(VLLM | {pages.METRICS: metrics(*lines.values())}, asked_at=0.0)
     after = lines | {re.match(r"[\w:]+", reset)[0]: reset}
-    now = sight(scraped(VLLM | {pages.METRICS: metrics(*after.values())}, asked_at=4.0), before)
+    now = describe(scraped(VLLM | {pages.METRICS: metrics(*after.values())}, asked_at=4.0), before)
     assert (now.requests_per_s, now.output_tokens_per_s, now.interval_s) == (None, None, 4.0)
-    assert findings(now, scraped(VLLM), sight(before))[0].code == "restarted"
+    assert findings(now, scraped(VLLM), describe(before))[0].code == "restarted"
 
 
 # --- what it is, and why it is not well -------------------------------------------------------------------
@@ -212,13 +212,13 @@ def test_an_engine_behind_our_proxy_is_read_as_before_and_the_cache_beside_it(
 ) -> None:
     direct = scraped(VLLM | {pages.METRICS: ok(page, "text/plain")})
     through = scraped(VLLM | {pages.METRICS: behind_our_proxy(page)})
-    assert sight(direct).dialect == dialect
-    assert replace(sight(through), readings=()) == replace(sight(direct), readings=())
-    found = {finding.code: finding.text for finding in findings(sight(through), through, None)}
+    assert describe(direct).dialect == dialect
+    assert replace(describe(through), readings=()) == replace(describe(direct), readings=())
+    found = {finding.code: finding.text for finding in findings(describe(through), through, None)}
     assert found.pop("response_cache") == (
         "a response cache answers: hit ratio 50.0 % of 2 cacheable requests"
     )
-    assert found == {each.code: each.text for each in findings(sight(direct), direct, None)}
+    assert found == {each.code: each.text for each in findings(describe(direct), direct, None)}
 
 
 # --- names and lengths ------------------------------------------------------------------------------------
@@ -256,7 +256,9 @@ def test_peers_tell_about_themselves_on_their_own_pages(
     line: str, engine: str, about: bytes, expected: tuple[str, str, int]
 ) -> None:
     first = dict.fromkeys(pages.FIRST_ROUND, NOT_FOUND) | {pages.HEALTH: ok()}
-    found = sight(scraped(first | {pages.METRICS: metrics(line), pages.ABOUT[engine]: ok(about)}))
+    found = describe(
+        scraped(first | {pages.METRICS: metrics(line), pages.ABOUT[engine]: ok(about)})
+    )
     assert (found.status, found.engine) == ("ok", engine)
     assert (found.version, found.model, found.max_model_len) == expected
 
@@ -291,7 +293,7 @@ def test_a_scrape_that_was_cut_short_claims_no_settings(name: str, failure: Page
 def test_a_byte_order_mark_spoils_no_line() -> None:
     evidence = scraped(VLLM | {pages.METRICS: ok(b"\xef\xbb\xbf" + recorded("metrics_idle.txt"))})
     assert evidence.page is not None
-    assert (evidence.page.bad_lines, sight(evidence).status) == (0, "ok")
+    assert (evidence.page.bad_lines, describe(evidence).status) == (0, "ok")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_nonsense_instead_of_json_is_unknown(body: bytes) -> None:
 )))  # fmt: skip
 def test_no_answers_make_scout_stumble(answers: dict[str, PageAnswer]) -> None:
     evidence = scraped(dict.fromkeys(pages.FIRST_ROUND, PageAnswer(problem="odd")) | answers)
-    found = sight(evidence)
+    found = describe(evidence)
     assert found.status in ("ok", "degraded", "down", "not_an_engine")
     assert (found.status == "ok") == (found.error is None)
     assert findings(found, evidence, replace(found, config_hash="other")) is not None

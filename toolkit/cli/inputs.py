@@ -98,16 +98,6 @@ def text_of(word: str, hint: str) -> str:
             file.close()
 
 
-def toml_text(path: Path, hint: str) -> str:
-    """The text of a file of settings. Raises ToolkitError, with this hint for one that can't be read."""
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise ToolkitError(f"`{path}` cannot be read: {reason_of(error)}", hint) from error
-    except UnicodeDecodeError as error:
-        raise ToolkitError(f"`{path}` is not UTF-8", "Save it as UTF-8 text") from error
-
-
 def keys_for(hosts: Iterable[Host]) -> dict[str, str]:
     """Host name -> API key, for the hosts that name a variable. The keys are never printed."""
     keys = {}

@@ -1,15 +1,14 @@
 """The leaderboard page as `toolkit board --serve` and a demo serve it: started, awaited, stopped."""
 
 import contextlib
-import errno
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cli.children import LOOPBACK, answers, environment, free_port, server, wait_until_up
+from toolkit.cli.children import LOOPBACK, answers, environment, server, wait_until_up
 from toolkit.cli.places import PACKAGE, front_end
+from toolkit.cli.ports import NOT_ALLOWED, TAKEN, free_port, why_taken
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -28,27 +27,19 @@ def page_file(package: Path = PACKAGE) -> Path:
 def page_port(wanted: int | None, host: str = LOOPBACK) -> int:
     """The port that is wanted, else the usual one, else a free one. Raises ToolkitError for one that cannot be had."""
     port = wanted or PORT
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # as Streamlit does: a port of connections that were just closed is free
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EACCES:
-                raise ToolkitError(
-                    f"port {port} is kept for root", "Choose one from 1024 on with `--port`"
-                ) from error
-            if error.errno != errno.EADDRINUSE:
-                raise ToolkitError(
-                    f"nothing can listen on `{host}`: {(error.strerror or str(error)).lower()}",
-                    "Name an address of this machine; `ip addr` lists them",
-                ) from error
-            if wanted:
-                raise ToolkitError(
-                    f"port {wanted} is taken", "Leave `--port` out, and a free one is found"
-                ) from error
-            return free_port()
-    return port
+    refusal = why_taken(host, port)
+    if refusal is None:
+        return port
+    if refusal == NOT_ALLOWED:
+        raise ToolkitError(f"port {port} is kept for root", "Choose one from 1024 on with `--port`")
+    if refusal != TAKEN:
+        raise ToolkitError(
+            f"nothing can listen on `{host}`: {refusal}",
+            "Name an address of this machine; `ip addr` lists them",
+        )
+    if wanted:
+        raise ToolkitError(f"port {port} is taken", "Leave `--port` out, and a free one is found")
+    return free_port()
 
 
 def page_url(port: int, host: str = LOOPBACK) -> str:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -188,16 +189,9 @@ def _models(_context: click.Context, begun: str) -> Known:
     return {alias: name for name, row in known.items() for alias in row.get("aliases", ())}
 
 
-def _quantizations(*_: object) -> Known:
-    from toolkit.plan.quantization import QUANTIZATIONS
-
-    return dict.fromkeys(QUANTIZATIONS)
-
-
-def _cache_dtypes(*_: object) -> Known:
-    from toolkit.plan.kv_cache import KV_DTYPES
-
-    return dict.fromkeys(KV_DTYPES)
+def _listed(module: str, name: str) -> Callable[..., Known]:
+    """The names that a constant of the toolkit lists; loaded only then."""
+    return lambda *_: dict.fromkeys(getattr(import_module(module), name))
 
 
 def _personalities(_context: click.Context, begun: str) -> Known:
@@ -206,12 +200,6 @@ def _personalities(_context: click.Context, begun: str) -> Known:
 
     name, equals, _ = begun.rpartition("=")
     return {name + equals + each: setting["summary"] for each, setting in PRESETS.items()}
-
-
-def _verbs(*_: object) -> Known:
-    from toolkit.cli import VERBS
-
-    return dict.fromkeys(VERBS)
 
 
 def _interfaces(*_: object) -> Known:
@@ -265,10 +253,10 @@ GPU = Word(
     "NAME", lambda *_: {name: f"{row['memory_gib']} GiB" for name, row in _table("gpus").items()}
 )
 MODEL = Word("MODEL", _models, is_file=True)
-QUANTIZATION = Word("NAME", _quantizations)
-CACHE_DTYPE = Word("NAME", _cache_dtypes)
+QUANTIZATION = Word("NAME", _listed("toolkit.plan.quantization", "QUANTIZATIONS"))
+CACHE_DTYPE = Word("NAME", _listed("toolkit.plan.kv_cache", "KV_DTYPES"))
 PERSONALITY = Word("PERSONALITY", _personalities)
-VERB = Word("VERB", _verbs)
+VERB = Word("VERB", _listed("toolkit.cli", "VERBS"))
 
 
 # --- options that are the same everywhere -----------------------------------------------------------------

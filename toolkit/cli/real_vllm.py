@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.cli.children import LOOPBACK, answers, free_port, server, wait_until_up
+from toolkit.cli.children import LOOPBACK, answers, server, wait_until_up
+from toolkit.cli.ports import free_port
 from toolkit.errors import ToolkitError
 
 NAME = "real"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.inputs import toml_text
+from toolkit.cli.inputs import text_of
 from toolkit.config_file import FieldError
 from toolkit.errors import ToolkitError
 from toolkit.plan.catalog import table
@@ -14,7 +14,7 @@ from toolkit.serving.stack import Flags, flag_name
 
 def stack_text(path: Path) -> str:
     """A stack file's text."""
-    return toml_text(path, "Name a TOML file with `[[engine]]` tables, or a model")
+    return text_of(str(path), "Name a TOML file with `[[engine]]` tables, or a model")
 
 
 def preset_flags(name: str) -> Flags:

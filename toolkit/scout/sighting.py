@@ -174,7 +174,7 @@ def count(value: object) -> int | None:
 # --- What that makes of the host ------------------------------------------------------------------------
 
 
-def sight(evidence: HostEvidence, earlier: HostEvidence | None = None) -> Sighting:
+def describe(evidence: HostEvidence, earlier: HostEvidence | None = None) -> Sighting:
     """Describe a host from one scrape; with an earlier one, rates and quantiles between the two."""
     scrape, numbers, about = evidence.scrape, evidence.numbers or NO_ENGINE, evidence.about
     status, error = judge(evidence)

@@ -17,7 +17,7 @@ from toolkit.scout.findings import findings, last_word
 from toolkit.scout.lookups import LookupThreads
 from toolkit.scout.pages import METRICS, Scrape
 from toolkit.scout.scrape import Scout
-from toolkit.scout.sighting import HostEvidence, examine, numbers_only, sight
+from toolkit.scout.sighting import HostEvidence, describe, examine, numbers_only
 
 KEEP_EVERY_S = 0.5
 """A kill costs at most this much, and a scrape that is not over: the promise is one second."""
@@ -98,7 +98,7 @@ class HostWatch:
         is_large = len(scrape.answer(METRICS).body) > LARGE_PAGE_BYTES
         evidence = await asyncio.to_thread(examine, scrape) if is_large else examine(scrape)
         earlier, before = self._evidence.get(name), self._before.get(name)
-        sighting = sight(evidence, earlier)
+        sighting = describe(evidence, earlier)
         sighting = replace(sighting, findings=findings(sighting, evidence, before))
         self._evidence[name] = numbers_only(evidence)
         remembered = last_word(before, sighting)

@@ -26,7 +26,7 @@ from toolkit.plan.weights import weights_bytes
 from toolkit.records import Host, Run
 from toolkit.scout.pages import Scrape
 from toolkit.scout.scrape import Pacing, Scout
-from toolkit.scout.sighting import examine, sight
+from toolkit.scout.sighting import describe, examine
 from toolkit.scout.watch import follow
 from toolkit.serving.startup_log import Startup
 from toolkit.store import Store
@@ -109,7 +109,7 @@ def _seen(host: Host, scrapes: Sequence[Scrape], gpu: Evidence) -> HostFacts:
     samples, error = [], "it was not looked at"
     for scrape in scrapes:
         pages = examine(scrape)
-        snapshot = sight(pages)
+        snapshot = describe(pages)
         error = snapshot.error or "its `/metrics` was no engine's, or came only once"
         if pages.page is None or pages.metrics.answered_at is None:
             continue

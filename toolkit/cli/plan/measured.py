@@ -35,7 +35,7 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
 
     from toolkit.metrics.names import GATEWAYS
     from toolkit.scout.scrape import Pacing, Scout
-    from toolkit.scout.sighting import examine, sight
+    from toolkit.scout.sighting import describe, examine
 
     allow_open_files()
     host = one_host(url)
@@ -44,7 +44,7 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
     async def look() -> "Sighting":
         scout = Scout(host, tls, None, TIMEOUT_S, Pacing())
         try:
-            return sight(examine(await scout.scrape()))
+            return describe(examine(await scout.scrape()))
         finally:
             await scout.aclose()
 

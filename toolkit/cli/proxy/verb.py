@@ -136,7 +136,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
     if flags["cache__file"] and no_cache_file:
         raise click.UsageError("--cache-file names what --no-cache-file does without")
 
-    from toolkit.cli.inputs import allow_open_files, toml_text
+    from toolkit.cli.inputs import allow_open_files, text_of
     from toolkit.cli.output import to_stderr
     from toolkit.cli.proxy.process import meaning, proxy_of, run_loop, secrets_of
     from toolkit.proxy.auth import Keyring
@@ -147,7 +147,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
     given = {name.replace("__", "."): value for name, value in flags.items()}
     if no_cache_file:
         given["cache.file"] = "none"
-    text = toml_text(config, "Name a TOML file") if config else ""
+    text = text_of(str(config), "Name a TOML file") if config else ""
     settings = read(text, str(config) if config else "the command line", given)
     variables, keys = secrets_of(settings)
     for line in meaning(settings):

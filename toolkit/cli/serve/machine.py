@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import errno
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 
+from toolkit.cli.ports import NOT_ALLOWED, TAKEN, why_taken
 from toolkit.cli.preflight import with_model
 from toolkit.cli.real_vllm import vllm_home
 from toolkit.errors import ToolkitError
@@ -17,8 +16,6 @@ from toolkit.serving.preflight.check import Check, Needs
 from toolkit.serving.preflight.checks import checks
 from toolkit.serving.stack import KEY_VARIABLE, EngineSetting, Stack
 
-TAKEN = "somebody does already"
-NOT_ALLOWED = "ports below 1024 are not for everybody"
 UTILIZATION = Needs().gpu_memory_utilization
 ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
 """Whoever sets it has a vLLM for the CPU."""
@@ -54,21 +51,6 @@ def is_free(host: str, port: int) -> bool:
     if refusal not in (None, TAKEN, NOT_ALLOWED):
         raise ToolkitError(f"nothing can listen on `{host}`: {refusal}", "E.g., `127.0.0.1`")
     return refusal is None
-
-
-def why_taken(host: str, port: int) -> str | None:
-    """Why nobody can listen there any more; None: one can."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except UnicodeError:
-        return "that is no address"
-    except OSError as error:
-        words = {errno.EADDRINUSE: TAKEN, errno.EACCES: NOT_ALLOWED}
-        return words.get(error.errno or 0, (error.strerror or "no reason given").lower())
-    return None
 
 
 def refuse_taken(proxy: Settings) -> None:
