@@ -102,8 +102,7 @@ async def test_a_body_ends_with_its_end() -> None:
     timed.data_received(b"all")
     body.content.feed_eof()
     await pouring
-    found = fed
-    assert found == [b"all"]
+    assert fed == [b"all"]
 
 
 @pytest.mark.parametrize("broken", ["lost", "lost before", "told", "ours"])

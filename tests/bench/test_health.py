@@ -64,9 +64,8 @@ async def test_only_watched_stretches_count_and_all_of_them(clocks: Clocks) -> N
     clocks.go_on(2.0, 2.0)
     health.stop()
     shares.append(health.fitness(None).cpu_share)
-    found = shares
     # 1 s of 2 s, and 3 s of 4 s
-    assert found == [None, 0.5, 0.5, 0.75]
+    assert shares == [None, 0.5, 0.5, 0.75]
 
 
 async def test_lateness_outlives_the_stretch_in_which_it_was_seen() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.benching import measured, plan, runner_at
-from support.chat import ChatServer, Gate, hang, models_page, until
+from support.chat import ChatServer, Gate, hang, in_turn, models_page, until
 from support.raw_server import http, recorded
 
 from toolkit.bench.host_runner import HostRunner
@@ -29,20 +29,8 @@ def page(*, ended: int = 1000, waiting: int = 0) -> bytes:
     return http(text, content_type="text/plain")
 
 
-class Counting(ChatServer):
-    """Shows one page after the other, and the last one from then on."""
-
-    def __init__(self, *shown: bytes) -> None:
-        super().__init__(**{"/metrics": self.show})
-        self._shown = list(shown)
-
-    async def show(self, writer: asyncio.StreamWriter) -> bool:
-        writer.write(self._shown.pop(0) if len(self._shown) > 1 else self._shown[0])
-        return True
-
-    @property
-    def looks(self) -> int:
-        return self.paths().count("/metrics")
+def looks(server: ChatServer) -> int:
+    return server.paths().count("/metrics")
 
 
 async def runner_after(server: ChatServer, **changes: Any) -> HostRunner:
@@ -70,13 +58,12 @@ def test_at_an_honest_host_nothing_is_missing_and_nothing_is_over(name: str) -> 
 
 
 async def test_the_counters_are_read_when_they_stand_still() -> None:
-    moving = [page(ended=n) for n in (100, 101, 104, 108)]
-    async with Counting(*moving) as server:
-        runner, looks = await runner_after(server), server.looks
-    # before, then 101, 104, 108 and the first that is as the one before
-    assert runner.ledger.requests == 8
-    assert runner.ledger.error is None
-    assert looks == 5
+    moving = in_turn(*(page(ended=n) for n in (100, 101, 104, 108)))
+    async with ChatServer(**{"/metrics": moving}) as server:
+        found = (await runner_after(server)).ledger
+        # before, then 101, 104, 108 and the first that is as the one before
+        assert looks(server) == 5
+    assert (found.requests, found.error) == (8, None)
 
 
 @pytest.mark.parametrize(
@@ -89,36 +76,39 @@ async def test_counters_that_never_stand_still_are_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_S", 0.3)
 
-    async with Counting(*shown) as server:
-        runner, looks = await runner_after(server), server.looks
-    assert looks > 3
+    async with ChatServer(**{"/metrics": in_turn(*shown)}) as server:
+        found, count = (await runner_after(server)).ledger, looks(server)
+    assert count > 3
     # before was 100, and each look after it one more
-    assert runner.ledger.requests == (looks - 1 if is_counting else 0)
-    assert runner.ledger.error is None
+    assert (found.requests, found.error) == (count - 1 if is_counting else 0, None)
 
 
-async def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_the_queue_is_seen_during_the_load_but_not_on_a_long_page(
+    monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
 
-    class Queue(Gate):
-        waiting = 0
+    async with Gate() as server:
 
-        async def show(self, writer: asyncio.StreamWriter) -> bool:
-            writer.write(page(waiting=7 if self.held else 0))
+        async def show(writer: asyncio.StreamWriter) -> bool:
+            shown = page(waiting=7 if server.held else 0)
+            padding = "# HELP padding\n" * 80_000 if is_long else ""  # 1.2 MB
+            _, _, body = shown.decode().partition("\r\n\r\n")
+            writer.write(http(body + padding, content_type="text/plain"))
             return True
 
-    async with Queue() as server:
-        server.pages["/metrics"] = server.show
+        server.pages["/metrics"] = show
         load = asyncio.create_task(runner_after(server))
         await until(lambda: server.held == 2)
-        looks = len(server.paths())
-        await until(lambda: len(server.paths()) > looks + 2)
+        before = looks(server)
+        await until(lambda: looks(server) > before + 2)
         server.opened.set()
-        seen = await load
-    found = seen.ledger
-    assert (found.waiting_before, found.waiting_max) == (0, 7)
+        found = (await load).ledger
+    # before and after it is read, whatever it takes
+    assert (found.waiting_before, found.waiting_max) == (0, None if is_long else 7)
     # the looks hold no histogram and are no readings of a new process
-    assert found.restarted is False
+    assert (found.restarted, found.requests, found.error) == (False, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -133,28 +123,20 @@ async def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch
 async def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: str) -> None:
     async with ChatServer(**{"/metrics": metrics}) as server:
         runner = await runner_after(server)
-        looks = server.paths().count("/metrics")
+        assert looks(server) == 1
     assert [shot.ok for shot in runner.records] == [True] * 8
     found = runner.ledger
     assert (found.error, found.requests, found.waiting_max) == (error, None, None)
     # whether the model was exchanged is told all the same
     assert [model.id for model in found.models_before] == ["tiny"]
     assert [model.id for model in found.models_after] == ["tiny"]
-    assert looks == 1
 
 
 async def test_models_that_are_exchanged_during_the_run_are_seen() -> None:
-    class Switching(ChatServer):
-        async def answer(self, writer: asyncio.StreamWriter) -> bool:
-            self.pages["/v1/models"] = models_page({"id": "other"})
-            writer.write(self.pages["stream"])
-            return True
-
-    async with Switching() as server:
-        server.pages["stream"] = server.pages["/v1/chat/completions"]
-        server.pages["/v1/chat/completions"] = server.answer
-        seen = await runner_after(server)
-    found = seen.ledger
+    tiny, other = (models_page({"id": name}) for name in ("tiny", "other"))
+    # asked for before the load, by each of two connections that are made ready, and after it
+    async with ChatServer(**{"/v1/models": in_turn(tiny, tiny, tiny, other)}) as server:
+        found = (await runner_after(server)).ledger
     assert [model.id for model in found.models_before] == ["tiny"]
     assert [model.id for model in found.models_after] == ["other"]
 
@@ -164,15 +146,7 @@ async def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.PAGE_TIMEOUT_S", 0.1)
 
-    class Hanging(ChatServer):
-        async def show(self, writer: asyncio.StreamWriter) -> bool:
-            if self.paths().count("/metrics") > 1:
-                await hang(writer)
-            writer.write(page())
-            return True
-
-    async with Hanging() as server:
-        server.pages["/metrics"] = server.show
+    async with ChatServer(**{"/metrics": in_turn(page(), hang)}) as server:
         runner = await runner_after(server)
     assert [shot.ok for shot in runner.records] == [True] * 8
     assert runner.ledger.error == "`/metrics` did not finish within 0.1 s"
@@ -184,40 +158,13 @@ async def test_looks_that_hang_hold_up_no_request_and_no_end(
 ) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.0)
 
-    class Hanging(Gate):
-        async def show(self, writer: asyncio.StreamWriter) -> bool:
-            if self.paths().count("/metrics") == 2:
-                await hang(writer)
-            writer.write(page())
-            return True
-
-    async with Hanging() as server:
-        server.pages["/metrics"] = server.show
+    async with Gate(**{"/metrics": in_turn(page(), hang, page())}) as server:
         runner = runner_at(server.url, plan())
         async with runner.client:
             await runner.choose_model()
             await runner.prepare()
             load = asyncio.create_task(runner.measure(0, time.monotonic()))
-            await until(lambda: server.paths().count("/metrics") == 2)
+            await until(lambda: looks(server) == 2)
             server.opened.set()
             await load  # the look still hangs, for it has 5 s
-            found = runner
-    assert [shot.ok for shot in found.records] == [True] * 8
-
-
-async def test_a_long_page_is_not_looked_at_during_the_load(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
-    long = http(PAGE + "# HELP padding\n" * 80_000, content_type="text/plain")  # 1.2 MB
-
-    async with Gate(**{"/metrics": long}) as server:
-        load = asyncio.create_task(runner_after(server))
-        await until(lambda: server.held == 2)
-        before = server.paths().count("/metrics")
-        await until(lambda: server.paths().count("/metrics") > before + 2)
-        server.opened.set()
-        seen = await load
-    found = seen.ledger
-    # before and after it is read, whatever it takes
-    assert (found.waiting_max, found.requests, found.error) == (None, 0, None)
+    assert [shot.ok for shot in runner.records] == [True] * 8

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.benching import MARK, plan, profile, texts, unmarked
-from support.chat import STREAM, ChatServer, Gate, until
+from support.chat import CHAT, STREAM, ChatServer, Gate, in_turn, until
 from support.raw_server import RawServer
 
 from toolkit.bench.client import HostClient
@@ -172,14 +172,8 @@ async def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
     kept: list[RequestRecord] = []
 
-    class Third(Gate):
-        async def answer(self, writer: asyncio.StreamWriter) -> bool:
-            if len(self.asked()) < 3:
-                writer.write(STREAM)
-                return True
-            return await super().answer(writer)
-
-    async with Third() as server:
+    async with Gate() as server:
+        server.pages[CHAT] = in_turn(STREAM, STREAM, server.answer)
         run = asyncio.create_task(
             run_over((server,), plan(requests=4, concurrency=1), keep=kept.extend)
         )
@@ -201,14 +195,8 @@ async def test_a_store_that_fails_ends_the_run_with_its_error(
         tried.append([shot.slot for shot in batch])
         raise OSError(28, "No space left on device")
 
-    class Slow(Gate):
-        async def answer(self, writer: asyncio.StreamWriter) -> bool:
-            if when == "at the end" or len(self.asked()) == 1:
-                writer.write(STREAM)
-                return True
-            return await super().answer(writer)
-
-    async with Slow() as server:
+    async with Gate() as server:
+        server.pages[CHAT] = in_turn(STREAM, STREAM if when == "at the end" else server.answer)
         with pytest.raises(OSError, match="No space left"):
             await run_over((server,), plan(concurrency=1), keep=keep)
         # nobody goes on behind the scenes
@@ -262,14 +250,8 @@ async def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
 async def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
     ours, kept = asyncio.all_tasks(), list[RequestRecord]()
 
-    class Later(Gate):
-        async def answer(self, writer: asyncio.StreamWriter) -> bool:
-            if len(self.asked()) <= 3:
-                writer.write(STREAM)
-                return True
-            return await super().answer(writer)
-
-    async with Later() as server:
+    async with Gate() as server:
+        server.pages[CHAT] = in_turn(STREAM, STREAM, STREAM, server.answer)
         bench = bench_of([server.url], plan(requests=50, concurrency=2), keep=kept.extend)
         run = asyncio.create_task(bench.run())
         await until(lambda: server.held == 2)
@@ -300,8 +282,7 @@ async def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str
             hold_up(0.1)
 
     async with ChatServer() as a, ChatServer() as b:
-        seen = await run_over((a, b), plan(sequential=True, requests=4), show=show)
-    found = seen.fitness
+        found = (await run_over((a, b), plan(sequential=True, requests=4), show=show)).fitness
     lag_ms = found.loop_lag_p99_ms
     assert lag_ms is not None
     if busy:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from support.raw_server import RawServer, http, vllm_pages
+from support.raw_server import Misbehave, RawServer, http, vllm_pages
 
 from toolkit.bench.client import HostClient
 from toolkit.bench.request_record import RequestContext
@@ -106,6 +106,20 @@ async def until(condition: Callable[[], object]) -> None:
 async def hang(_: asyncio.StreamWriter) -> None:
     """Never answer."""
     await asyncio.Event().wait()
+
+
+def in_turn(*answers: bytes | Misbehave) -> Misbehave:
+    """One answer after the other, and the last one from then on."""
+    left = list(answers)
+
+    async def answer(writer: asyncio.StreamWriter) -> bool | None:
+        mine = left.pop(0) if len(left) > 1 else left[0]
+        if not isinstance(mine, bytes):
+            return await mine(writer)
+        writer.write(mine)
+        return True
+
+    return answer
 
 
 class ChatServer(RawServer):
