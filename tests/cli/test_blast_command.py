@@ -1,17 +1,15 @@
 """`toolkit blast` as a user meets it: what it refuses, what it prints, what it keeps."""
 
 import json
-import os
-import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
+from contract.harness.databases import select
+from contract.harness.programs import rows, run
 from support import sim_fleet
 from support.screens import on_a_terminal
 
@@ -29,6 +27,8 @@ FLEET: sim_fleet.Spec = {
     "quick": ("gptq-int4", {"time_scale": 0.02}),
     "cached": ("cached", {"time_scale": 0.02}),
 }
+FILE = Path("data/toolkit.db")
+OF_HOST = "JOIN hosts ON hosts.id = host_id WHERE kind = 'ranked' AND name = ?"
 SHORT = ("--duration", "3s", "--users", "4", "--max-tokens", "8", "--non-neutral")
 
 
@@ -50,25 +50,6 @@ def refused(*words: str, code: int = 1) -> str:
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     return result.stderr
-
-
-def blast(
-    *words: str, stdin: str | None = None, **environment: str
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*PROGRAM, *words],
-        input=stdin,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def rows(query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect("data/toolkit.db")) as file:
-        return file.execute(query).fetchall()
 
 
 # --- what it refuses --------------------------------------------------------------------------------
@@ -137,10 +118,12 @@ def test_a_run_that_nobody_knows_cannot_go_on() -> None:
     with Store.open("data/toolkit.db") as store:
         store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
         store.add_run(Run(id="c" * 12, verb="bench", started_at=1.8e9))
-    for run in ("nope", "c" * 12):
-        told = refused(NOBODY, "--non-neutral", "--resume", run)
-        assert told.startswith(f"Error: `data/toolkit.db` has no blast `{run}` to go on with\n")
-        assert told.endswith("Hint: Known blasts: `bbbbbbbbbbbb`\n")
+    for unknown in ("nope", "c" * 12):
+        message = refused(NOBODY, "--non-neutral", "--resume", unknown)
+        assert message.startswith(
+            f"Error: `data/toolkit.db` has no blast `{unknown}` to go on with\n"
+        )
+        assert message.endswith("Hint: Known blasts: `bbbbbbbbbbbb`\n")
 
 
 def test_too_few_open_files_or_ports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,97 +165,83 @@ def test_a_toolkit_without_its_locustfile_is_an_error(
 
 
 @pytest.mark.slow
-def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(fleet: str) -> None:
+def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(tmp_path: Path, fleet: str) -> None:
     Path("hosts.txt").write_text(fleet)
-    done = blast(*SHORT, "--json", "--scout-every", "1s")
+    done = run("blast", *SHORT, "--json", "--scout-every", "1s", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    first, second = (json.loads(line) for line in done.stdout.splitlines())
-    assert (first["rank"], first["name"], second["rank"], second["name"]) == (
-        1,
-        "cached",
-        2,
-        "quick",
-    )
-    assert first["errors"] == second["errors"] == 0
+    shown = rows(done.stdout)
+    assert [(one["rank"], one["name"], one["errors"]) for one in shown] == [
+        (1, "cached", 0),
+        (2, "quick", 0),
+    ]
     # the run, marked as what it was
-    ((run, verb, ended_at, settings),) = rows("SELECT id, verb, ended_at, settings FROM runs")
-    assert verb == "blast"
-    assert ended_at is not None
-    told = json.loads(settings)
-    assert (told["users"], told["duration_s"], told["max_tokens"]) == (4, 3, 8)
+    (stored,) = select(FILE, "SELECT * FROM runs")
+    assert stored["verb"] == "blast"
+    assert stored["ended_at"] is not None
+    settings = json.loads(stored["settings"])
+    assert (settings["users"], settings["duration_s"], settings["max_tokens"]) == (4, 3, 8)
     here = "`quick` (127.0.0.1) and `cached` (127.0.0.1) are on this machine"
-    assert told["non_neutral"] == here
-    kinds = dict(rows("SELECT kind, text FROM events"))
-    assert set(kinds) == {"start", "mark", "stop"}
-    assert kinds["mark"] == f"not neutral: {here}"
-    # the figures are those of the tallies
-    counted = dict(
-        rows(
-            "SELECT name, sum(ok) FROM tallies JOIN hosts ON hosts.id = host_id "
-            "WHERE kind = 'ranked' GROUP BY name"
+    assert settings["non_neutral"] == here
+    events = {each["kind"]: each["text"] for each in select(FILE, "SELECT kind, text FROM events")}
+    assert events.keys() == {"start", "mark", "stop"}
+    assert events["mark"] == f"not neutral: {here}"
+    # the figures are those of the tallies, and scout looked beside the load
+    for one in shown:
+        (counted,) = select(FILE, f"SELECT sum(ok) AS ok FROM tallies {OF_HOST}", one["name"])
+        assert counted["ok"] == one["ok"]
+        (seen,) = select(
+            FILE,
+            "SELECT count(*) AS n FROM sightings JOIN hosts ON hosts.id = host_id WHERE name = ?",
+            one["name"],
         )
-    )
-    assert counted == {"cached": first["ok"], "quick": second["ok"]}
-    # scout looked beside the load
-    seen = dict(
-        rows("SELECT name, count(*) FROM sightings JOIN hosts ON hosts.id = host_id GROUP BY 1")
-    )
-    assert min(seen["cached"], seen["quick"]) >= 2
+        assert seen["n"] >= 2
     begins, marked, *_, still_marked, kept = done.stderr.splitlines()
-    assert begins == f"Blast `{run}` begins: 2 users on each of 2 hosts, 0:03"
+    assert begins == f"Blast `{stored['id']}` begins: 2 users on each of 2 hosts, 0:03"
     assert marked == f"Not neutral: {here}; the run is marked, and its figures rank nobody"
     assert still_marked == f"Not neutral: {here}; these figures rank nobody"
-    again = f"toolkit board --run {run}"
+    again = f"toolkit board --run {stored['id']}"
     assert kept == f"Kept in `data/toolkit.db`; `{again}` shows these standings again"
-    shown = CliRunner().invoke(main, [*again.split()[1:], "--json"])
-    assert [json.loads(line)["ok"] for line in shown.stdout.splitlines()] == [
-        first["ok"],
-        second["ok"],
-    ]
 
 
 @pytest.mark.slow
 def test_hosts_come_from_standard_input_a_dead_one_is_a_row_and_a_key_stands_nowhere(
-    fleet: str,
+    tmp_path: Path, fleet: str
 ) -> None:
     quick, key = fleet.splitlines()[0], "hunter2-very-secret"
     words = ("--duration", "2s", "--users", "1", "--no-scout", "--non-neutral", "--canaries", "0")
     listed = f"{quick} api_key_env=LOCUST_KEY\ngone {NOBODY}\n"
-    elsewhere = {"LOCUST_HOST": "http://elsewhere.invalid"}
-    done = blast("-", *words, stdin=listed, LOCUST_KEY=key, **elsewhere)
+    elsewhere = {"LOCUST_HOST": "http://elsewhere.invalid", "LOCUST_KEY": key}
+    done = run("blast", "-", *words, cwd=tmp_path, stdin=listed, env=elsewhere)
     assert done.returncode == 0, done.stderr
-    assert (
-        "begins: 1 user on each of 2 hosts" in done.stderr
-    )  # one user was not enough for two hosts
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert any("quick" in line for line in lines)
-    assert any("gone" in line for line in lines)
-    assert rows("SELECT count(*) FROM sightings") == [(0,)]
-    assert rows("SELECT DISTINCT kind FROM tallies") == [("ranked",)]
+    # one user was not enough for two hosts
+    assert "begins: 1 user on each of 2 hosts" in done.stderr
+    assert {"quick", "gone"} <= {word for line in done.stdout.splitlines() for word in line.split()}
+    assert select(FILE, "SELECT * FROM sightings") == []
+    assert select(FILE, "SELECT DISTINCT kind FROM tallies") == [{"kind": "ranked"}]
     assert key not in done.stdout + done.stderr
     files = [file.read_bytes() for file in Path().rglob("*") if file.is_file()]
     assert not any(key.encode() in data for data in files)
 
 
 @pytest.mark.slow
-def test_hosts_called_as_the_words_that_make_the_load_and_all_dead_are_exit_1_with_a_whole_table() -> (
-    None
-):
+def test_hosts_called_as_the_words_that_make_the_load_and_all_dead_are_exit_1_with_a_whole_table(
+    tmp_path: Path,
+) -> None:
     Path("p.toml").write_text(
         '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "3s"\nusers = 1\n'
     )
     names = ("globals", "shape_class", "len", "_addresses")
-    Path("hosts.txt").write_text(
-        "".join(f"{name} http://127.0.0.1:{port}\n" for port, name in enumerate(names, start=9))
+    hosts = [f"{name} http://127.0.0.1:{port}\n" for port, name in enumerate(names, start=9)]
+    Path("hosts.txt").write_text("".join(hosts))
+    done = run(
+        "blast", "--profile", "p.toml", "--no-scout", "--non-neutral", "--json", cwd=tmp_path
     )
-    done = blast("--profile", "p.toml", "--no-scout", "--non-neutral", "--json")
-    assert "before its first request" not in done.stderr
     assert done.returncode == 1, done.stderr
     assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one["name"] for one in told} == set(names)
-    assert all(one["ok"] == 0 < one["errors"] for one in told)
-    assert rows("SELECT text FROM events WHERE kind = 'phase'") == [("only",)]
+    assert {(one["name"], one["ok"], one["errors"] > 0) for one in rows(done.stdout)} == {
+        (name, 0, True) for name in names
+    }
+    assert select(FILE, "SELECT text FROM events WHERE kind = 'phase'") == [{"text": "only"}]
 
 
 @pytest.mark.slow

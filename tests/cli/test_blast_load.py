@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.harness.programs import runs, until
 
 from toolkit.cli.blast.load import STOPPING, LoadProcess, drive, environment, failure, locustfile
 from toolkit.errors import ToolkitError
@@ -56,20 +56,8 @@ def driven(
     return asyncio.run(drive(child, os.environ, besides, say=say)), child, said
 
 
-def is_alive(number: int) -> bool:
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def until(is_so: Callable[[], object]) -> None:
-    for _ in range(6_000):
-        if is_so():
-            return
-        time.sleep(0.01)
-    pytest.fail("it did not come to that within 60 s")
+def dies(number: int) -> bool:
+    return bool(until(lambda: not runs(number)))
 
 
 # --- its end ----------------------------------------------------------------------------------------
@@ -102,7 +90,7 @@ def test_what_a_killed_load_forked_is_gone_with_it() -> None:
 
     ended, _, _ = driven(script(DEAF), on_said)
     assert ended[0] == -signal.SIGKILL
-    until(lambda: not is_alive(forked[0]))
+    assert dies(forked[0])
 
 
 # --- stopping ---------------------------------------------------------------------------------------
@@ -149,7 +137,7 @@ def test_a_second_signal_quits_at_once_and_leaves_nothing_running() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         driven(script(DEAF), on_said)
-    until(lambda: not is_alive(forked[0]))
+    assert dies(forked[0])
 
 
 def test_the_second_sign_of_a_closed_terminal_is_nobodys_haste() -> None:
@@ -221,7 +209,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
         assert running.stdout is not None
         number = int(running.stdout.readline())
         running.kill()
-    until(lambda: not is_alive(number))
+    assert dies(number)
     assert (tmp_path / "ended").exists()
 
 

@@ -52,47 +52,32 @@ def show(plan: BlastPlan, *, scout_every_s: float | None, as_json: bool) -> None
             )
         return
     console = screen()
-    console.table(
+    console.records(
         [
-            Column(title="host", widest=WIDEST),
-            Column(title="url", widest=WIDEST, spare=3),
-            Column(title="users", right=True),
-            Column(title="req/s", right=True),
-            Column(title="requests", right=True),
-            Column(title="model", widest=WIDEST, spare=1),
-            Column(title="key from", spare=2),
+            Column("host", lambda host: host.name, widest=WIDEST),
+            Column("url", lambda host: host.url, widest=WIDEST, spare=3),
+            Column("users", lambda _: f"{plan.users_per_host:,}", right=True),
+            Column("req/s", lambda _: DASH if plan.rate is None else f"{plan.rate:g}", right=True),
+            Column("requests", lambda _: f"{requests:,}", right=True),
+            Column(
+                "model",
+                lambda host: plan.model or host.model or "what it serves",
+                widest=WIDEST,
+                spare=1,
+            ),
+            Column("key from", lambda host: host.api_key_env or DASH, spare=2),
         ],
-        [
-            [
-                host.name,
-                host.url,
-                f"{plan.users_per_host:,}",
-                DASH if plan.rate is None else f"{plan.rate:g}",
-                f"{requests:,}",
-                plan.model or host.model or "what it serves",
-                host.api_key_env or DASH,
-            ]
-            for host in plan.hosts
-        ],
+        plan.hosts,
     )
-    console.table(
+    console.records(
         [
-            Column(title="prompt", widest=WIDEST),
-            Column(title="share", right=True),
-            Column(title="characters", right=True),
-            Column(title="max tokens", right=True),
-            Column(title="requests in a row", right=True),
+            Column("prompt", lambda prompt: prompt["name"], widest=WIDEST),
+            Column("share", lambda prompt: percent(prompt["share"]), right=True),
+            Column("characters", lambda prompt: f"{prompt['prompt_chars']:,}", right=True),
+            Column("max tokens", lambda prompt: f"{prompt['max_tokens']:,}", right=True),
+            Column("requests in a row", lambda prompt: f"{prompt['steps']:,}", right=True),
         ],
-        [
-            [
-                prompt["name"],
-                percent(prompt["share"]),
-                f"{prompt['prompt_chars']:,}",
-                f"{prompt['max_tokens']:,}",
-                f"{prompt['steps']:,}",
-            ]
-            for prompt in prompts
-        ],
+        prompts,
     )
     for sentence in sentences(plan, scout_every_s):
         console.print(Text(sentence))

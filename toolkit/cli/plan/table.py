@@ -1,7 +1,7 @@
 """A plan for the terminal: what fits in each quantization, then the flags and what they rest on; and the catalog's names."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 import click
@@ -27,28 +27,59 @@ from toolkit.units import DASH, GIB, UNKNOWN, counted, digits, share
 WIDEST_LINE = 118
 """Longer lines of text are hard to read back from their end to the next one's beginning."""
 COLUMNS = (
-    Column(title="quantization"),
-    Column(title="weights GiB", right=True),
-    Column(title="KV cache GiB", right=True),
-    Column(title="KV tokens", right=True, spare=2),
-    Column(title="at once", right=True),
-    Column(title="requests/s", right=True, spare=1),
-    Column(title="cost of a million tokens", right=True, spare=3),
+    Column("quantization", lambda plan: plan.quantization),
+    Column("weights GiB", lambda plan: f"{plan.weights_gib:.1f}", right=True),
+    Column(
+        "KV cache GiB",
+        lambda plan: f"{plan.kv_budget_gib:.1f}" if plan.fits else "does not fit",
+        right=True,
+    ),
+    Column(
+        "KV tokens",
+        lambda plan: f"{plan.kv_cache_tokens:,}" if plan.fits else UNKNOWN,
+        right=True,
+        spare=2,
+    ),
+    Column(
+        "at once", lambda plan: f"{plan.max_concurrency:,}" if plan.fits else UNKNOWN, right=True
+    ),
 )
-ALWAYS = 5
-"""Columns that stay though nothing fits."""
+RATE = Column("requests/s", lambda plan: figure(plan.requests_per_s, digits), right=True, spare=1)
+COST = Column(
+    "cost of a million tokens",
+    lambda plan: figure(plan.cost_per_million_tokens, money),
+    right=True,
+    spare=3,
+)
 MODELS = (
-    Column(title="model"),
-    Column(title="parameters", right=True),
-    Column(title="in use by a token", right=True, spare=2),
-    Column(title="KV bytes a token", right=True),
-    Column(title="a request besides", right=True, spare=1),
+    Column("model", lambda row: row["model"]),
+    Column("parameters", lambda row: f"{row['parameters']:,}", right=True),
+    Column("in use by a token", lambda row: f"{row['active_parameters']:,}", right=True, spare=2),
+    Column("KV bytes a token", lambda row: f"{row['kv_bytes_per_token']:,}", right=True),
+    Column(
+        "a request besides",
+        lambda row: (
+            f"{row['state_bytes_per_request']:,}" if row["state_bytes_per_request"] else DASH
+        ),
+        right=True,
+        spare=1,
+    ),
 )
 GPUS = (
-    Column(title="GPU"),
-    Column(title="memory GiB", right=True),
-    Column(title="GB/s", right=True, spare=1),
+    Column("GPU", lambda row: row["gpu"]),
+    Column("memory GiB", lambda row: f"{row['memory_gib']:.2f}", right=True),
+    Column("GB/s", lambda row: f"{row['bandwidth_gb_s']:,}", right=True, spare=1),
 )
+
+
+def figure(value: float | None, words: Callable[[float], str]) -> str:
+    """A figure in words, where there is one."""
+    return UNKNOWN if value is None else words(value)
+
+
+def money(value: float) -> str:
+    """In the currency of the prices given: `0.097`, `2.00`."""
+    return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,14 +137,11 @@ def print_plans(
     )
     console.print()
 
-    rows = [_row(one) for one in plans]
     # without the columns of which nothing is known
-    kept = [
-        place
-        for place in range(len(COLUMNS))
-        if place < ALWAYS or any(row[place] != UNKNOWN for row in rows)
-    ]
-    console.table([COLUMNS[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    columns = [*COLUMNS]
+    columns += [RATE] if any(one.requests_per_s is not None for one in plans) else []
+    columns += [COST] if any(one.cost_per_million_tokens is not None for one in plans) else []
+    console.records(columns, plans)
     if gain := gains(plans):
         say(f"{gain}.")
 
@@ -144,20 +172,6 @@ def print_plans(
         for note in () if other.fits else other.notes:
             if other is not chosen and note not in chosen.notes:
                 say(f"- {other.quantization}: {note}", then="  ")
-
-
-def _row(one: Plan) -> list[str]:
-    if not one.fits:
-        return [one.quantization, f"{one.weights_gib:.1f}", "does not fit", *[UNKNOWN] * 4]
-    return [
-        one.quantization,
-        f"{one.weights_gib:.1f}",
-        f"{one.kv_budget_gib:.1f}",
-        f"{one.kv_cache_tokens:,}",
-        f"{one.max_concurrency:,}",
-        UNKNOWN if one.requests_per_s is None else digits(one.requests_per_s),
-        UNKNOWN if one.cost_per_million_tokens is None else _money(one.cost_per_million_tokens),
-    ]
 
 
 def _memory_lines(one: Plan, *, graphs_counted: bool) -> Iterator[str]:
@@ -231,16 +245,16 @@ def _chain_lines(found: Chain) -> Iterator[str]:
 def _cost_lines(found: Cost) -> Iterator[str]:
     """What an hour buys."""
     if found.per_million_tokens is None:
-        yield f"{_money(found.hour)} an hour; what a token costs needs measured seconds (--seconds-per-request or --run)"
+        yield f"{money(found.hour)} an hour; what a token costs needs measured seconds (--seconds-per-request or --run)"
     else:
         yield (
-            f"{_money(found.hour)} an hour at full load: {_money(found.per_million_tokens)} for a million tokens, prompts and answers"
-            f" together; {_money(found.per_thousand_requests or 0.0)} for 1,000 requests"
+            f"{money(found.hour)} an hour at full load: {money(found.per_million_tokens)} for a million tokens, prompts and answers"
+            f" together; {money(found.per_thousand_requests or 0.0)} for 1,000 requests"
         )
     if found.api_per_million_tokens is not None:
         yield (
-            f"The API: {_money(found.api_per_million_tokens)} for a million tokens of the same mix;"
-            f" {_money(found.api_per_thousand_requests or 0.0)} for 1,000 requests"
+            f"The API: {money(found.api_per_million_tokens)} for a million tokens of the same mix;"
+            f" {money(found.api_per_thousand_requests or 0.0)} for 1,000 requests"
         )
     if found.even_rps is not None:
         words = f"The GPU is cheaper from {digits(found.even_rps)} requests a second on, around the clock"
@@ -249,11 +263,6 @@ def _cost_lines(found: Cost) -> Iterator[str]:
         elif found.even_share is not None:
             words += f": {share(found.even_share)} of what it can answer"
         yield words
-
-
-def _money(value: float) -> str:
-    """In the currency of the prices given: `0.097`, `2.00`."""
-    return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
 def _host_lines(answers: Sequence[PlanAnswer], name: str) -> Iterator[str]:
@@ -363,32 +372,32 @@ def print_blocks(
 
 def print_catalog(*, as_json: bool) -> None:
     """Print the models and the GPUs that the catalog knows by name."""
-    models, model_rows = [], []
+    models = []
     for name, row in table("models").items():
         shape = shape_of(row["config"], name)
         counted = parameters(shape)
-        token, besides = bytes_per_token(shape, PLAIN), bytes_per_request(shape, PLAIN)
         models.append(
             {
                 "model": name,
                 "parameters": counted.total,
                 "active_parameters": counted.active,
-                "kv_bytes_per_token": token,
-                "state_bytes_per_request": besides,
+                "kv_bytes_per_token": bytes_per_token(shape, PLAIN),
+                "state_bytes_per_request": bytes_per_request(shape, PLAIN),
             }
         )
-        sizes = [f"{size:,}" for size in (counted.total, counted.active, token)]
-        model_rows.append([name, *sizes, f"{besides:,}" if besides else DASH])
-    gpus, gpu_rows = [], []
-    for name, row in table("gpus").items():
-        memory_gib, bandwidth = gpu_of(name).memory_bytes / GIB, row["bandwidth_gb_s"]
-        gpus.append({"gpu": name, "memory_gib": memory_gib, "bandwidth_gb_s": bandwidth})
-        gpu_rows.append([name, f"{memory_gib:.2f}", f"{bandwidth:,}"])
+    gpus = [
+        {
+            "gpu": name,
+            "memory_gib": gpu_of(name).memory_bytes / GIB,
+            "bandwidth_gb_s": row["bandwidth_gb_s"],
+        }
+        for name, row in table("gpus").items()
+    ]
     if as_json:
         for one in (*models, *gpus):
             print_json(one)
         return
     console = screen()
-    console.table(MODELS, model_rows)
+    console.records(MODELS, models)
     console.print()
-    console.table(GPUS, gpu_rows)
+    console.records(GPUS, gpus)
