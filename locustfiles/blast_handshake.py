@@ -18,7 +18,7 @@ from locust.rpc import Message, zmqrpc
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
 
-HELLO, WELCOME = "toolkit_hello", "toolkit_welcome"
+GREETING, WELCOME = "toolkit_greeting", "toolkit_welcome"
 SEND_EVERY_S = 1.0
 SAY_AFTER = 10
 """Greetings without an answer."""
@@ -35,15 +35,15 @@ def greet_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nohup ignores it
     if is_ours:
         signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
-    client = zmqrpc.Client(host, port, f"hello_{uuid4().hex}")
-    hello = Message(
-        HELLO, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
+    client = zmqrpc.Client(host, port, f"greeting_{uuid4().hex}")
+    greeting = Message(
+        GREETING, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
     )
 
     def send_again() -> None:
         for number in count(1):
             try:
-                client.send(hello)
+                client.send(greeting)
             except RPCError as error:
                 say(f"The master at {host}:{port} cannot be reached: {error}")
             gevent.sleep(SEND_EVERY_S)
@@ -79,7 +79,7 @@ def answer_workers(runner: Any, hosts_hash: str, hosts: int) -> None:
             Message(WELCOME, {"is_same": is_same, "hosts": hosts}, msg.node_id)
         )
 
-    runner.register_message(HELLO, answer)
+    runner.register_message(GREETING, answer)
 
 
 def _unlike(workers: int, masters: int) -> ToolkitError:

@@ -100,7 +100,7 @@ class Blast:
             options.enable_rebalancing = True
             answer_workers(runner, self._early.hosts_hash, len(self._early.hosts))
         if web_ui is not None:
-            _ask_for_a_password(web_ui)
+            _require_password(web_ui)
             web_ui.app.before_request(self._refuse_form)
         hosts = ", ".join(host.name for host in self._early.hosts)
         count = len(self._early.hosts)
@@ -296,7 +296,7 @@ def shape_class(phases: Sequence[Phase], hosts: int, blast: Blast) -> type[LoadT
     return type("Phases", (LoadTestShape,), fields)
 
 
-def _ask_for_a_password(web_ui: Any) -> None:
+def _require_password(web_ui: Any) -> None:
     """Of whoever opens the page, unless it is on this machine alone: who opens it can load all hosts."""
     if is_loopback(web_ui.host):
         return

@@ -256,7 +256,7 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
     for found in (one, two):
         # all that vLLM may use is accounted for
         parts = (found.weights_gib, found.context_gib, found.activation_gib, found.graph_gib)
-        total = sum(part or 0 for part in (*parts, found.kv_budget_gib))
+        total = sum((*parts, found.kv_budget_gib))
         assert total == pytest.approx(found.gpus * 0.9 * 79.25, abs=0.01)
     eight = planned("Qwen2.5-72B-Instruct", A100, settings=replace(FIXED, tp=16))
     # 8 KV heads on 16 GPUs: each is held twice; 80 x 2 x 8 x 128 x 2 = 327,680
@@ -288,7 +288,7 @@ def test_requests_of_unknown_length_all_count_as_the_longest() -> None:
     assert has(found, "request lengths were not given")
     # 65.4 GiB of weights leave about 400 blocks: vLLM's own 1,024 sequences would not start; 7 blocks hold the shortest request
     hybrid = planned(HYBRID, H100)
-    blocks, sequences = hybrid.num_gpu_blocks or 0, hybrid.max_num_seqs or 0
+    blocks, sequences = hybrid.num_gpu_blocks, hybrid.max_num_seqs
     assert blocks < 1024
     assert 1 < sequences <= (blocks - 1) // 7
     assert not has(hybrid, "refuses to start")
@@ -300,9 +300,9 @@ def test_a_model_longer_than_memory_is_cut_to_what_fits() -> None:
     small = Gpu(name="24GiB", memory_bytes=24 * GIB)
     found = planned(LLAMA, small)
     assert found.fits
-    assert 0 < (found.max_model_len or 0) < 131_072
+    assert 0 < found.max_model_len < 131_072
     # one more block would not be there
-    longer = EngineSettings(max_model_len=(found.max_model_len or 0) + 2 * 16 + 1)
+    longer = EngineSettings(max_model_len=found.max_model_len + 2 * 16 + 1)
     too_long = planned(LLAMA, small, settings=longer)
     assert not too_long.fits
     assert too_long.notes[0].startswith("does not start: one request of max-model-len, ")
@@ -446,14 +446,14 @@ def test_recommended_flags_agree_with_what_memory_holds(
         settings=EngineSettings(version=version),
         load=request(tokens, prompt_tokens=tokens / 2),
     )
-    seqs, batched = found.max_num_seqs or 0, found.max_num_batched_tokens or 0
-    assert 0.5 <= (found.gpu_memory_utilization or 0) <= 0.95
+    seqs, batched = found.max_num_seqs, found.max_num_batched_tokens
+    assert 0.5 <= found.gpu_memory_utilization <= 0.95
     # vLLM warns of more than all sequences at full length
-    assert seqs <= batched <= seqs * (found.max_model_len or 0)
+    assert seqs <= batched <= seqs * found.max_model_len
     if found.fits:
         assert found.flags["max-num-seqs"] == str(seqs)
         assert 1 <= seqs <= found.max_concurrency
-        assert tokens <= (found.max_model_len or 0)
+        assert tokens <= found.max_model_len
 
 
 # --- side by side -----------------------------------------------------------------------------------

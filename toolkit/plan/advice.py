@@ -130,10 +130,10 @@ def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
 
     `kv_bytes`: what one GPU has for the KV cache; 0 or less: not known, or nothing.
     """
-    flag, given, most = "max-model-len", asked.settings.max_model_len, asked.shape.max_positions
+    given, most = asked.settings.max_model_len, asked.shape.max_positions
     longest, recommended = asked.load.most, asked.load.max_model_len
     if longest is None and given is not None:
-        return Advice(flag=flag, value=str(given), why="as set")
+        return Advice(flag="max-model-len", value=str(given), why="as set")
     if longest is None:
         value = most or UNKNOWN_LENGTH
         why = "as long as the model was made for: say how long requests are, and a shorter one follows"
@@ -144,7 +144,7 @@ def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
             if 0 < held < value:
                 why = f"the longest that fits: the model was made for {value:,}"
                 value = held
-        return Advice(flag=flag, value=str(value), why=why)
+        return advice(asked, "max-model-len", value, why)
 
     value = recommended if recommended is not None else with_room(longest)
     if most is not None and value > most:
@@ -158,7 +158,7 @@ def max_model_len(asked: PlanQuestion, kv_bytes: int = 0) -> Advice:
             f" {STEP}"
         )
         why += "; longer ones are refused at once instead of crowding out many"
-    return as_set(Advice(flag=flag, value=str(value), why=why), given)
+    return advice(asked, "max-model-len", value, why)
 
 
 def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
@@ -197,9 +197,7 @@ def max_num_seqs(asked: PlanQuestion, at_once: int | None) -> Advice:
     else:
         value = at_once
         why = f"memory holds so many requests of {tokens_words(tokens)} at once; one more would only push another out"
-    return as_set(
-        Advice(flag="max-num-seqs", value=str(value), why=why), asked.settings.max_num_seqs
-    )
+    return advice(asked, "max-num-seqs", value, why)
 
 
 def max_num_batched_tokens(asked: PlanQuestion, seqs: int, max_model_len: int) -> Advice:
@@ -229,10 +227,7 @@ def max_num_batched_tokens(asked: PlanQuestion, seqs: int, max_model_len: int) -
             )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
-    return as_set(
-        Advice(flag="max-num-batched-tokens", value=str(value), why=why),
-        asked.settings.max_num_batched_tokens,
-    )
+    return advice(asked, "max-num-batched-tokens", value, why)
 
 
 def gpu_memory_utilization(asked: PlanQuestion, seqs: int) -> Advice:
@@ -256,19 +251,18 @@ def gpu_memory_utilization(asked: PlanQuestion, seqs: int) -> Advice:
     why += (
         f" (vLLM itself would take {own:.2f}); lower it if the start says that too little is free"
     )
-    recommended = Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
-    return as_set(recommended, asked.settings.gpu_memory_utilization)
+    return advice(asked, "gpu-memory-utilization", f"{share:.2f}", why)
 
 
-def as_set(recommended: Advice, given: float | None) -> Advice:
-    """What the user set instead, beside what would have been recommended."""
+def advice(asked: PlanQuestion, flag: str, value: float | str, why: str) -> Advice:
+    """What is recommended; what the user set instead of it goes before, and says what was recommended."""
+    given, recommended = getattr(asked.settings, flag.replace("-", "_")), str(value)
     if given is None:
-        return recommended
-    if float(recommended.value) == float(given):
-        return replace(recommended, why=f"as set, and as recommended: {recommended.why}")
+        return Advice(flag=flag, value=recommended, why=why)
+    if float(recommended) == float(given):
+        return Advice(flag=flag, value=recommended, why=f"as set, and as recommended: {why}")
     value = f"{given:g}" if isinstance(given, float) else str(given)
-    why = f"as set; recommended is {recommended.value}: {recommended.why}"
-    return Advice(flag=recommended.flag, value=value, why=why)
+    return Advice(flag=flag, value=value, why=f"as set; recommended is {recommended}: {why}")
 
 
 def tokens_words(tokens: float) -> str:

@@ -171,7 +171,7 @@ def compared(one: Plan, asked: PlanQuestion, seen: Sighting) -> tuple[Checkup, D
     )
     laid = layout(asked.shape, chosen)
     count = (sane(seen.num_gpu_blocks) or 0) // (sane(seen.engines) or 1) or None
-    off = deviation(there.num_gpu_blocks or 0, count, block_bytes=laid.bytes_per_block)
+    off = deviation(there.num_gpu_blocks, count, block_bytes=laid.bytes_per_block)
     return checkup(seen, asked.load.request_tokens or there.request_tokens, laid), off
 
 

@@ -7,7 +7,7 @@ says what would make it fit.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.errors import ToolkitError
@@ -38,21 +38,21 @@ class Plan:
 
     model: str
     gpu: str
-    gpus: int = 1
+    gpus: int
     """Tensor parallel x pipeline parallel."""
     quantization: str
-    kv_cache_dtype: str = "auto"
+    kv_cache_dtype: str
     fits: bool
     """Its weights and at least one request of `max-model-len` do."""
     weights_gib: float
     kv_bytes_per_token: float
     """Of layers that keep all tokens."""
-    state_bytes_per_request: float = 0.0
+    state_bytes_per_request: float
     """Of layers whose memory does not grow with the tokens: linear attention, and windows once they are full."""
-    block_size: int | None = None
+    block_size: int
     """Tokens."""
-    bytes_per_block: int | None = None
-    num_gpu_blocks: int | None = None
+    bytes_per_block: int
+    num_gpu_blocks: int
     """As vLLM would report it: one of them is reserved, and holds nothing."""
     kv_budget_gib: float
     kv_cache_tokens: int
@@ -61,33 +61,33 @@ class Plan:
     """Prompt and answer of one request, which `max_concurrency` is for."""
     max_concurrency: int
     """Requests of `request_tokens` that are in memory at once."""
-    requests_per_s: float | None = None
+    requests_per_s: float | None
     """None: the time of one request is not known."""
     cost_per_million_tokens: float | None = None
     """In the currency of the GPU hour's price; None: no price, or no rate."""
-    seconds_per_request: float | None = None
+    seconds_per_request: float | None
     """As measured, by whomever."""
-    max_model_len: int | None = None
+    max_model_len: int
     """All of it is reckoned with this limit, these sequences and this share of memory: as set, or as recommended."""
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    blocks_per_request: int | None = None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+    blocks_per_request: int
     """Of `request_tokens`, at its end, states included."""
-    blocks_to_begin: int | None = None
+    blocks_to_begin: int
     """So many must be free for it to begin: more than it holds at its end where a window moves on."""
-    memory_gib: float | None = None
+    memory_gib: float
     """What programs are offered of all GPUs. Weights, the KV budget and the next three are parts of the share of it that
     vLLM may use."""
-    context_gib: float | None = None
+    context_gib: float
     """CUDA's own; estimated, as the next two."""
-    activation_gib: float | None = None
-    graph_gib: float | None = None
+    activation_gib: float
+    graph_gib: float
     """Until vLLM 0.19 they come on top of that share."""
-    parameters: int | None = None
-    flags: dict[str, str] = field(default_factory=dict)
+    parameters: int
+    flags: dict[str, str]
     """Recommended, without dashes, e.g., {"max-model-len": "512"}."""
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[Advice, ...]
     """The same flags, each with its reason."""
     notes: tuple[str, ...] = ()
 
@@ -105,39 +105,26 @@ def plan(asked: PlanQuestion, quantization: str | None = None) -> Plan:
     stored = as_stored(shape, quantization).name
     of_gpu = weights_bytes(shape, quantization, tp=tp, pp=pp, on_disk=asked.on_disk)
     advice, settings, memory = choose(asked, of_gpu)
-    cache, limit, seqs = memory.cache, settings.max_model_len or 0, settings.max_num_seqs or 0
+    cache, limit = memory.cache, settings.max_model_len or 0
     # for want of better as long as a request may get
     tokens = asked.load.request_tokens or float(limit)
     at_once = memory.at_once(tokens)
 
-    others = (
-        (tp > 1, "tensor-parallel-size", tp, f"each layer is shared by {tp} GPUs"),
-        (
-            pp > 1,
-            "pipeline-parallel-size",
-            pp,
-            f"the layers are dealt to {pp} stages, one after the other",
-        ),
-        (
-            settings.kv_cache_dtype != "auto",
-            "kv-cache-dtype",
-            settings.kv_cache_dtype,
-            "as set: smaller tokens in the KV cache; compare answers before and after",
-        ),
-        (settings.block_size is not None, "block-size", settings.block_size, "as set"),
-        # vLLM makes it itself while it loads 16-bit weights; all others are other checkpoints
-        (
-            stored == FP8 and as_stored(shape, None).name in ("bf16", "fp16"),
-            "quantization",
-            FP8,
-            "made while loading: no other checkpoint is needed",
-        ),
-    )
-    advice += [
-        Advice(flag=flag, value=str(value), why=why)
-        for is_set, flag, value, why in others
-        if is_set
-    ]
+    others: list[tuple[str, object, str]] = []
+    if tp > 1:
+        others.append(("tensor-parallel-size", tp, f"each layer is shared by {tp} GPUs"))
+    if pp > 1:
+        why = f"the layers are dealt to {pp} stages, one after the other"
+        others.append(("pipeline-parallel-size", pp, why))
+    if settings.kv_cache_dtype != "auto":
+        why = "as set: smaller tokens in the KV cache; compare answers before and after"
+        others.append(("kv-cache-dtype", settings.kv_cache_dtype, why))
+    if settings.block_size is not None:
+        others.append(("block-size", settings.block_size, "as set"))
+    # vLLM makes it itself while it loads 16-bit weights; all others are other checkpoints
+    if stored == FP8 and as_stored(shape, None).name in ("bf16", "fp16"):
+        others.append(("quantization", FP8, "made while loading: no other checkpoint is needed"))
+    advice += [Advice(flag=flag, value=str(value), why=why) for flag, value, why in others]
     if not memory.fits:  # nobody should start what does not fit
         advice = []
     found = Plan(
@@ -163,12 +150,12 @@ def plan(asked: PlanQuestion, quantization: str | None = None) -> Plan:
         blocks_to_begin=cache.blocks_to_begin(math.ceil(tokens)),
         max_concurrency=at_once,
         # Little's law: 52 at once of 5 s each are 10.4 a second
-        requests_per_s=min(at_once, seqs) / seconds if memory.fits and seconds else None,
+        requests_per_s=min(at_once, settings.seqs) / seconds if memory.fits and seconds else None,
         seconds_per_request=seconds,
         max_model_len=limit,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
+        max_num_seqs=settings.seqs,
+        max_num_batched_tokens=settings.batched_tokens,
+        gpu_memory_utilization=settings.utilization,
         memory_gib=gpu.memory_bytes * gpus / GIB,
         context_gib=memory.context * gpus / GIB,
         activation_gib=memory.activations * gpus / GIB,
@@ -205,21 +192,19 @@ def _of_the_start(found: Plan, asked: PlanQuestion, left: Memory) -> Iterator[st
             " fit"
         )
     yield from (*load.notes, *shape.notes, *left.notes)
-    limit, most = found.max_model_len or 0, shape.max_positions
+    limit, most = found.max_model_len, shape.max_positions
     if most is not None and limit > most:
         yield f"max-model-len {limit:,} is more than the {most:,} that the model was made for: vLLM refuses to start"
     if load.request_tokens is not None and load.request_tokens > limit:
         yield f"requests of {tokens_words(load.request_tokens)} are longer than max-model-len {limit:,}: they are refused"
     elif load.longest is not None and load.longest > limit:
         yield f"the longest requests, {load.longest:,} tokens, are longer than max-model-len {limit:,}: they are refused"
-    if (found.max_num_batched_tokens or 0) < (found.max_num_seqs or 0):
+    if found.max_num_batched_tokens < found.max_num_seqs:
         yield "max-num-batched-tokens is less than max-num-seqs: vLLM refuses to start"
     # what vLLM checks before it captures graphs: each sequence that decodes needs a block for its state
     if (
-        (found.fits and not settings.eager and left.cache.has_states)
-        and found.max_num_seqs is not None
-        and found.max_num_seqs > left.blocks
-    ):
+        found.fits and not settings.eager and left.cache.has_states
+    ) and found.max_num_seqs > left.blocks:
         yield (
             f"max-num-seqs {found.max_num_seqs:,} is more than the {left.blocks:,} blocks that hold the requests' states: vLLM refuses to"
             " start"
@@ -257,7 +242,7 @@ def _of_memory(found: Plan, asked: PlanQuestion, left: Memory) -> Iterator[str]:
             " max-num-batched-tokens allows"
         )
     # what blocks cost, where all layers keep every token: else bytes alone say nothing
-    if not (states or windows) and found.fits and found.block_size and found.blocks_per_request:
+    if not (states or windows) and found.fits:
         by_bytes = held_by_bytes(
             found.kv_budget_gib * GIB, found.kv_bytes_per_token * found.request_tokens
         )
@@ -329,7 +314,7 @@ def _of_time(found: Plan, asked: PlanQuestion, _: Memory) -> Iterator[str]:
                 f" {digits(answer * read_s)} s: was it measured on another GPU, or did a cache answer?"
             )
     if seconds is not None:
-        running = min(found.max_concurrency, found.max_num_seqs or found.max_concurrency)
+        running = min(found.max_concurrency, found.max_num_seqs)
         yield (
             f"requests a second hold if a request still takes {digits(seconds)} s with {running:,} at once: measure it"
             " with that many"
@@ -341,7 +326,7 @@ def _of_time(found: Plan, asked: PlanQuestion, _: Memory) -> Iterator[str]:
             f"requests are counted at their mean length; if all were as long as the longest, {load.longest:,} tokens, about"
             f" {fewest:,.0f} would fit: when many long ones meet, some are put off and computed twice (preemption)"
         )
-    if found.max_num_seqs is not None and found.max_num_seqs < found.max_concurrency:
+    if found.max_num_seqs < found.max_concurrency:
         idle = 1 - found.max_num_seqs / found.max_concurrency
         if idle >= 0.1:
             yield f"max-num-seqs {found.max_num_seqs:,} leaves {math.floor(idle * 100)} % of the KV cache to the prefix cache"
@@ -406,7 +391,7 @@ def ways_out(one: Plan, asked: PlanQuestion) -> tuple[str, ...]:
             break  # the fewest that do
     # a limit that memory allows, where the weights leave any
     shorter = otherwise(replace(asked, load=NO_LOAD), own, max_model_len=None)
-    if shorter and shorter.fits and shorter.max_model_len:
+    if shorter and shorter.fits:
         ways.append(f"requests of at most {shorter.max_model_len:,} tokens")
     return tuple(ways)
 

@@ -133,7 +133,7 @@ def print_plans(
     sources = dict.fromkeys(filter(None, (load.source, *runs.sources)))
     source = f"; {', '.join(sources)}" if sources else ""
     say(
-        f"{chosen.model} on {count}{chosen.gpu} with {chosen.memory_gib or 0:.1f} GiB, vLLM {version}; requests of {lengths}{source}"
+        f"{chosen.model} on {count}{chosen.gpu} with {chosen.memory_gib:.1f} GiB, vLLM {version}; requests of {lengths}{source}"
     )
     console.print()
 
@@ -176,22 +176,22 @@ def print_plans(
 
 def _memory_lines(one: Plan, *, graphs_counted: bool) -> Iterator[str]:
     """Where one engine's memory goes, and its KV cache in blocks."""
-    may_use = (one.memory_gib or 0.0) * (one.gpu_memory_utilization or 0.0)
+    may_use = one.memory_gib * one.gpu_memory_utilization
     parts = (
         (one.weights_gib, "weights"),
-        (one.context_gib or 0.0, "CUDA"),
+        (one.context_gib, "CUDA"),
         # a context of nothing: one figure was given for all three
-        (one.activation_gib or 0.0, "activations" if one.context_gib else "beside, as set"),
-        (one.graph_gib or 0.0 if graphs_counted else 0.0, "graphs"),
+        (one.activation_gib, "activations" if one.context_gib else "beside, as set"),
+        (one.graph_gib if graphs_counted else 0.0, "graphs"),
         (one.kv_budget_gib, "KV cache"),
     )
     words = ", ".join(f"{gib:.1f} {name}" for gib, name in parts if gib >= 0.05)
-    beside = "" if graphs_counted else f"; {one.graph_gib or 0.0:.1f} for graphs come on top"
-    yield f"{may_use:.1f} of {one.memory_gib or 0.0:.1f} GiB: {words}{beside}"
-    first, each = one.blocks_to_begin or 0, one.blocks_per_request or 0
+    beside = "" if graphs_counted else f"; {one.graph_gib:.1f} for graphs come on top"
+    yield f"{may_use:.1f} of {one.memory_gib:.1f} GiB: {words}{beside}"
+    first, each = one.blocks_to_begin, one.blocks_per_request
     begin = f" ({first:,} to begin, as windows hold more while a prompt is read)"
     yield (
-        f"{one.num_gpu_blocks or 0:,} blocks of {one.block_size or 0:,} tokens, {each:,} for each request"
+        f"{one.num_gpu_blocks:,} blocks of {one.block_size:,} tokens, {each:,} for each request"
         f" of {one.request_tokens:,.0f} tokens{begin if first > each else ''}, one reserved"
     )
 

@@ -334,7 +334,7 @@ def command(
             one.plan = replace(one.plan, cost_per_million_tokens=per_million)
         if calls and plan.fits:
             # as many at once as memory holds, and as the engine admits
-            at_once = min(plan.max_concurrency, plan.max_num_seqs or plan.max_concurrency)
+            at_once = min(plan.max_concurrency, plan.max_num_seqs)
             one.chain = chain(calls, idle or 0.0, at_once)
         if target_rps is not None:
             rate = plan.requests_per_s if plan.fits else 0.0
