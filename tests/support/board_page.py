@@ -73,7 +73,7 @@ def figure(tab: Tab, host: str, column: str) -> str:
 
 def fact(tab: Tab, name: str) -> str:
     """One entry of the strip at the top."""
-    return " ".join(tab.page.locator(f".strip .{name} .told").inner_text().split())
+    return " ".join(tab.page.locator(f".strip .{name} .value").inner_text().split())
 
 
 def control(tab: Tab, key: str) -> Locator:
