@@ -59,20 +59,20 @@ def canary(name: str, second: int, *, late: bool) -> Any:
 def views(feed: Feed) -> dict[str, object]:
     """All that anybody can ask for."""
     board = feed.board(window_s=50)
-    told: dict[str, object] = {"standings": board.standings, "end": feed.end_s}
-    told |= {"limited": board.limited_s, "at": board.at_s, "data": board.data_end_s}
+    found: dict[str, object] = {"standings": board.standings, "end": feed.end_s}
+    found |= {"limited": board.limited_s, "at": board.at_s, "data": board.data_end_s}
     beyond = START_S + 500
-    told["late"] = feed.board(window_s=50, at_s=beyond).standings
-    told["honest"] = feed.board(window_s=50, honest=True).standings
-    told["ranks"] = feed.ranks(window_s=50, rank_by="p95")
+    found["late"] = feed.board(window_s=50, at_s=beyond).standings
+    found["honest"] = feed.board(window_s=50, honest=True).standings
+    found["ranks"] = feed.ranks(window_s=50, rank_by="p95")
     for name in "ab":
-        told[f"series {name}"] = feed.series(name, step_s=2, to_s=beyond)
-        told[f"sparkline {name}"] = feed.sparkline(name, at_s=beyond)
-        told[f"heat {name}"] = feed.heat(name, to_s=beyond)
-        told[f"density {name}"] = feed.density(name, at_s=beyond)
-        told[f"errors {name}"] = feed.error_kinds(name, at_s=beyond)
-    told["events"] = [each for each in feed.events() if each.kind != "freeze"]
-    return told
+        found[f"series {name}"] = feed.series(name, step_s=2, to_s=beyond)
+        found[f"sparkline {name}"] = feed.sparkline(name, at_s=beyond)
+        found[f"heat {name}"] = feed.heat(name, to_s=beyond)
+        found[f"density {name}"] = feed.density(name, at_s=beyond)
+        found[f"errors {name}"] = feed.error_kinds(name, at_s=beyond)
+    found["events"] = [each for each in feed.events() if each.kind != "freeze"]
+    return found
 
 
 def test_every_view_of_a_frozen_run_is_that_of_one_that_stopped_there() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from toolkit.board.ranking import BAND, FEW_FOR_P50, FEW_FOR_P95, Figures, places, scores
 from toolkit.board.ranking import figures as figures_of
-from toolkit.board.standings import RANK_BY, RankBy
+from toolkit.board.standings import RankBy
 from toolkit.board.window import COUNTS
 from toolkit.stats import BUCKETS
 
@@ -44,7 +44,7 @@ NOTHING = figures(
 )
 
 
-def ranks(hosts: list[Figures], rank_by: RankBy) -> list[int]:
+def ranks(rank_by: RankBy, *hosts: Figures) -> list[int]:
     return [place.rank for place in places(hosts, rank_by)]
 
 
@@ -76,10 +76,14 @@ def test_figures_follow_from_counts_and_seconds() -> None:
         ("score", {"ok": 150, "p95_ms": 90.0}, {"ok": 75}),
     ],
 )
-def test_each_ranking_has_the_better_one_first(
+def test_each_ranking_has_the_better_one_first_and_who_answered_nothing_last(
     rank_by: RankBy, better: dict[str, Any], worse: dict[str, Any]
 ) -> None:
-    assert ranks([figures(**worse), figures(**better)], rank_by) == [2, 1]
+    assert ranks(rank_by, figures(**worse), figures(**better)) == [2, 1]
+    slow = dict.fromkeys(("p50_ms", "p95_ms", "ttft_p50_ms", "ttft_p95_ms"), 9e5)
+    failing = figures(ok=1, errors=99, output_tokens=1, **slow)
+    dead = NOTHING._replace(errors=3, error_rate=1.0)
+    assert ranks(rank_by, NOTHING, dead, figures(), failing) == [3, 3, 1, 2]
 
 
 # ties
@@ -103,66 +107,57 @@ def test_counts_are_tied_within_the_interval_of_their_difference(
     a: int, b: int, tied: bool
 ) -> None:
     found = places([figures(ok=b), figures(ok=a)], "rps")
-    assert [place.tied for place in found] == [tied, tied]
-    assert [place.rank for place in found] == ([1, 1] if tied else [2, 1])
+    assert found == [(1, True), (1, True)] if tied else [(2, False), (1, False)]
 
 
-def test_a_group_of_counts_is_what_is_tied_with_its_best() -> None:
-    # 2.5758 sqrt(1,000 + 900) = 112.3, sqrt(1,000 + 880) 111.7, sqrt(880 + 800) 105.6
-    hosts = [figures(ok=ok) for ok in (800, 880, 900, 1000)]
-    assert ranks(hosts, "rps") == [3, 3, 1, 1]
+MANY = {"ok": 1_000_000, "output_tokens": 10_000_000}
+PLAIN = {"p95_ms": None, "ttft_p95_ms": None, "output_tokens": 0}
 
 
-def test_tokens_are_as_uneven_as_the_answers_they_came_in() -> None:
-    # 100 answers of 100 tokens: 1,000 tokens of standard error each, 2.5758 x sqrt(2) x 1,000 = 3,643
-    for tokens, tied in ((6_900, True), (6_000, False)):
-        hosts = [figures(output_tokens=10_000), figures(output_tokens=tokens)]
-        assert [place.tied for place in places(hosts, "output_tokens_per_s")] == [tied, tied]
-
-
-def test_equal_values_share_a_rank_however_many_answers_made_them() -> None:
-    # 180 a second of 1,800 answers are not tied with 200 of 1,500, but of 900 answers they would be
-    hosts = [
-        figures(ok=ok, output_tokens=tokens)
-        for ok, tokens in ((900, 1800), (1800, 1800), (1500, 2000))
-    ]
-    assert ranks(hosts, "output_tokens_per_s") == [2, 2, 1]
-    assert ranks([hosts[0], hosts[2]], "output_tokens_per_s") == [1, 1]
-
-
-def test_error_rates_are_tied_within_the_interval_of_two_shares() -> None:
-    # 1/102 and 6/107 of (errors + 1) / (N + 2): errors of 0.0098 and 0.0222, together 0.0242, and 0.0624 of them; 5/105 is 0.0476
-    assert ranks([figures(errors=5), figures()], "error_rate") == [1, 1]
-    assert ranks([figures(errors=12), figures()], "error_rate") == [2, 1]
-
-
-def test_latencies_of_neighbouring_buckets_are_tied_and_the_next_are_not() -> None:
-    # 100 ms and the two buckets above it
-    hosts = [figures(p95_ms=100.0 * BAND**steps) for steps in (2, 1, 0)]
-    assert [(p.rank, p.tied) for p in places(hosts, "p95")] == [(3, False), (1, True), (1, True)]
-
-
-def test_a_group_is_what_lies_within_the_band_of_its_own_best() -> None:
-    # each is within 2 % of the next: 100 and 101.9, then 103.8 and 105.8
-    hosts = [figures(p95_ms=value) for value in (100.0, 101.9, 103.8, 105.8)]
-    assert ranks(hosts, "p95") == [1, 1, 3, 3]
-
-
-def test_scores_are_tied_within_what_latencies_and_counts_make_of_them() -> None:
-    # a million answers leave the latencies' part: 1 % is the square root of the band, as two of four metrics are latencies
-    many = {"ok": 1_000_000, "output_tokens": 10_000_000}
-    level = figures(p95_ms=102.0, ttft_p95_ms=10.2, **many)
-    worse = figures(p95_ms=105.0, ttft_p95_ms=10.5, **many)
-    assert ranks([figures(**many), level], "score") == [1, 1]
-    assert ranks([figures(**many), worse], "score") == [1, 2]
-    # and of 100 answers each the counts': half of 1/sqrt(100), 2.5758 x sqrt(2) x 0.05 = 0.18 and a bit
-    assert ranks([figures(), figures(p95_ms=130.0, ttft_p95_ms=10.5)], "score") == [1, 1]
-
-
-def test_scores_of_counts_alone_have_the_counts_interval() -> None:
-    plain = {"p95_ms": None, "ttft_p95_ms": None, "output_tokens": 0}
-    assert ranks([figures(ok=1000, **plain), figures(ok=900, **plain)], "score") == [1, 1]
-    assert ranks([figures(ok=1000, **plain), figures(ok=800, **plain)], "score") == [1, 2]
+@pytest.mark.parametrize(
+    ("rank_by", "hosts", "expected"),
+    [
+        # a group is what is tied with its best: 2.5758 sqrt(1,000 + 900) = 112.3, sqrt(1,000 + 880) 111.7,
+        # sqrt(880 + 800) 105.6
+        ("rps", [{"ok": ok} for ok in (800, 880, 900, 1000)], [3, 3, 1, 1]),
+        # tokens are as uneven as the answers they came in: 100 of 100 are 1,000 tokens of standard error each, and
+        # 2.5758 x sqrt(2) x 1,000 = 3,643
+        ("output_tokens_per_s", [{"output_tokens": 10_000}, {"output_tokens": 6_900}], [1, 1]),
+        ("output_tokens_per_s", [{"output_tokens": 10_000}, {"output_tokens": 6_000}], [1, 2]),
+        # equal values share a rank however many answers made them: 180 a second of 1,800 answers are not tied with 200
+        # of 1,500, but of 900 answers they would be
+        (
+            "output_tokens_per_s",
+            [
+                {"ok": ok, "output_tokens": tokens}
+                for ok, tokens in ((900, 1800), (1800, 1800), (1500, 2000))
+            ],
+            [2, 2, 1],
+        ),
+        # 1/102 and 6/107 of (errors + 1) / (N + 2): errors of 0.0098 and 0.0222, together 0.0242, and 0.0624 of them;
+        # 5/105 is 0.0476
+        ("error_rate", [{"errors": 5}, {}], [1, 1]),
+        ("error_rate", [{"errors": 12}, {}], [2, 1]),
+        # 100 ms and the two buckets above it
+        ("p95", [{"p95_ms": 100.0 * BAND**steps} for steps in (2, 1, 0)], [3, 1, 1]),
+        # each is within 2 % of the next: 100 and 101.9, then 103.8 and 105.8
+        ("p95", [{"p95_ms": value} for value in (100.0, 101.9, 103.8, 105.8)], [1, 1, 3, 3]),
+        # a host without streams is behind all that have a TTFT
+        ("ttft_p50", [{"ttft_p50_ms": None}, {"ttft_p50_ms": 900.0}], [2, 1]),
+        # a million answers leave the latencies' part of a score: 1 % is the square root of the band, as two of four
+        # metrics are latencies
+        ("score", [MANY, {"p95_ms": 102.0, "ttft_p95_ms": 10.2, **MANY}], [1, 1]),
+        ("score", [MANY, {"p95_ms": 105.0, "ttft_p95_ms": 10.5, **MANY}], [1, 2]),
+        # and of 100 answers each the counts': half of 1/sqrt(100), 2.5758 x sqrt(2) x 0.05 = 0.18 and a bit
+        ("score", [{}, {"p95_ms": 130.0, "ttft_p95_ms": 10.5}], [1, 1]),
+        ("score", [{"ok": 1000, **PLAIN}, {"ok": 900, **PLAIN}], [1, 1]),
+        ("score", [{"ok": 1000, **PLAIN}, {"ok": 800, **PLAIN}], [1, 2]),
+    ],
+)
+def test_who_cannot_be_told_apart_shares_a_rank(
+    rank_by: RankBy, hosts: list[dict[str, Any]], expected: list[int]
+) -> None:
+    assert ranks(rank_by, *(figures(**host) for host in hosts)) == expected
 
 
 @given(
@@ -176,59 +171,44 @@ def test_ranks_hold_together(latencies: list[float], rank_by: RankBy) -> None:
     # competition ranks: each is 1 + the number of hosts before its group
     assert all(rank == in_order.index(rank) + 1 for rank in in_order)
     assert all(place.tied == (in_order.count(place.rank) > 1) for place in found)
-    score = scores(hosts)
-    value = (
-        score
-        if rank_by == "score"
-        else [each.ok if rank_by == "rps" else each.p50_ms for each in hosts]
-    )
+    counts = [each.ok for each in hosts]
+    values = {"score": scores(hosts), "rps": counts}.get(rank_by, latencies)
     is_better = rank_by in ("rps", "score")
-    for one, place in zip(value, found, strict=True):
-        for other, its_place in zip(value, found, strict=True):
+    for one, place in zip(values, found, strict=True):
+        for other, its_place in zip(values, found, strict=True):
             if one is not None and other is not None and place.rank < its_place.rank:
                 assert one > other if is_better else one < other
 
 
-# who is last
-
-
-@pytest.mark.parametrize("rank_by", RANK_BY)
-def test_a_host_that_answered_nothing_is_last_whatever_decides(rank_by: RankBy) -> None:
-    slow = dict.fromkeys(("p50_ms", "p95_ms", "ttft_p50_ms", "ttft_p95_ms"), 9e5)
-    failing = figures(ok=1, errors=99, output_tokens=1, **slow)
-    dead = figures(
-        **{name: getattr(NOTHING, name) for name in ("ok", "p50_ms", "p95_ms")}, errors=3
-    )
-    found = places([NOTHING, dead, figures(), failing], rank_by)
-    assert [place.rank for place in found] == [3, 3, 1, 2]
-
-
-def test_a_host_without_streams_is_behind_all_that_have_a_ttft() -> None:
-    without = figures(ttft_p50_ms=None, ttft_p95_ms=None)
-    assert ranks([without, figures(ttft_p50_ms=900.0), NOTHING], "ttft_p50") == [2, 1, 3]
-
-
-# score
-
-
-def test_the_score_is_the_mean_share_of_the_best_times_success() -> None:
-    best = figures()
-    # half the RPS, half the tokens, twice both latencies: every share is 1/2; one in five failed
-    half = figures(ok=50, errors=12.5, output_tokens=500, p95_ms=200.0, ttft_p95_ms=20.0)
-    assert scores([best, half]) == [1.0, pytest.approx(0.5 * 0.8)]
-    # only the RPS is half: (1/2)^(1/4)
-    assert scores([best, figures(ok=50)])[1] == pytest.approx(0.8408964)
-
-
-def test_a_metric_that_nobody_has_does_not_count() -> None:
-    best = figures(ttft_p95_ms=None)
-    half = figures(ok=50, ttft_p95_ms=None)
-    # a third metric is missing: (1/2)^(1/3)
-    assert scores([best, half])[1] == pytest.approx(0.7937005)
-
-
-def test_a_metric_that_only_one_host_lacks_is_a_zero() -> None:
-    assert scores([figures(), figures(ttft_p95_ms=None)]) == [1.0, 0.0]
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        # half the RPS, half the tokens, twice both latencies: every share is 1/2; one in five failed
+        (
+            [
+                {},
+                {
+                    "ok": 50,
+                    "errors": 12.5,
+                    "output_tokens": 500,
+                    "p95_ms": 200.0,
+                    "ttft_p95_ms": 20.0,
+                },
+            ],
+            [1.0, 0.4],
+        ),
+        # the geometric mean: one share of four is 1/2, and (1/2)^(1/4) = 0.8409
+        ([{}, {"ok": 50}], [1.0, 0.8408964]),
+        # a metric that nobody has does not count: (1/2)^(1/3)
+        ([{"ttft_p95_ms": None}, {"ok": 50, "ttft_p95_ms": None}], [1.0, 0.7937005]),
+        # one that only one host lacks is a zero
+        ([{}, {"ttft_p95_ms": None}], [1.0, 0.0]),
+    ],
+)
+def test_the_score_is_the_mean_share_of_the_best_times_success(
+    hosts: list[dict[str, Any]], expected: list[float]
+) -> None:
+    assert scores([figures(**host) for host in hosts]) == pytest.approx(expected)
 
 
 def test_nobody_has_a_score_where_nothing_was_answered() -> None:
@@ -240,7 +220,5 @@ def test_nobody_has_a_score_where_nothing_was_answered() -> None:
 def test_from_that_many_answers_on_the_second_slowest_bounds_the_quantile(
     few: int, q: float
 ) -> None:
-    def risk(answers: int) -> float:
-        return q**answers + answers * q ** (answers - 1) * (1 - q)
-
-    assert risk(few) <= 0.01 < risk(few - 1)
+    risks = [n * q ** (n - 1) * (1 - q) + q**n for n in (few, few - 1)]
+    assert risks[0] <= 0.01 < risks[1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from support.board_reader import RUN, START_S, ListReader
-from support.shots import replayed, shot, twin
+from support.shots import failed, replayed, shot, twin
 
 from toolkit.board.feed import Feed
 from toolkit.records import RequestRecord, Verdict
@@ -34,17 +34,21 @@ def cached(name: str) -> list[RequestRecord]:
 
 
 def blast(
-    *shots: list[RequestRecord], made: float = 1.0, scraped: dict[str, Any] | None = None
+    *shots: list[RequestRecord],
+    made: float = 1.0,
+    scraped: dict[str, Any] | None = None,
+    answers: dict[str, int] | None = None,
 ) -> ListReader:
     """Hosts that answer three ranked requests a second, no cache among them; their counters hold the share `made`."""
     reader = ListReader(*dict.fromkeys(each.name for some in shots for each in some))
     reader.shots = [each for some in shots for each in some]
     reader.seconds(0, SECONDS, users=len(reader.hosts))
     for host in reader.hosts.values():
+        ok = (answers or {}).get(host.name, 3)
         for second in range(SECONDS):
-            reader.part(host.name, second, e2e=[5.0] * 3, output_tokens=3000, cache_judged=3)
+            reader.part(host.name, second, e2e=[5.0] * ok, output_tokens=1000 * ok, cache_judged=ok)
             if second % 5 == 0:
-                requests = made * 3.0 * second
+                requests = made * ok * second
                 counted = {"requests_total": requests, "generation_tokens_total": 1000 * requests}
                 reader.look(host.name, second, **(counted | (scraped or {})))
     return reader
@@ -196,3 +200,68 @@ def test_an_answer_that_filled_the_models_length_is_not_cut() -> None:
     first = replace(reader.sightings[0], config_hash="c1", max_model_len=130)
     reader.sightings[0] = first
     assert list(verdicts(reader)["a"]) == ["clean", "config_drift"]
+
+
+# who stands on the honest board
+
+
+def with_a_trickster() -> ListReader:
+    tricks = canaries("short", tokens=1)
+    leads = {"short": 9, "b": 3, "c": 2}
+    return blast(tricks, canaries("b"), canaries("c"), answers=leads)
+
+
+def test_a_first_token_trick_leads_but_not_on_the_honest_board() -> None:
+    feed = Feed(with_a_trickster(), RUN)
+    assert [each.name for each in feed.board().standings] == ["short", "b", "c"]
+    board = feed.board(honest=True)
+    # who stand where they stood a minute ago among themselves
+    assert [(each.name, each.rank, each.rank_change) for each in board.standings] == [
+        ("b", 1, 0),
+        ("c", 2, 0),
+    ]
+    assert [(s.name, s.rank, s.left_out, s.ok) for s in board.left_out] == [
+        ("short", None, True, 9 * SECONDS)
+    ]
+    # the best of those that are ranked
+    assert board.standings[0].score == 1.0
+    assert feed.ranks(honest=True).ranks.keys() == {"b", "c"}
+    assert feed.ranks().ranks.keys() == {"short", "b", "c"}
+    # until all was compared nobody stands there, and everybody on the other one
+    early = feed.board(at_s=START_S + 19, honest=True)
+    assert early.standings == ()
+    assert [(v.confidence, v.evidence) for v in early.left_out[1].verdicts] == [
+        ("high", "foreign_traffic and hidden_backend: too few looks at its counters so far")
+    ]
+    assert len(feed.board(at_s=START_S + 19).standings) == 3
+
+
+def test_two_addresses_of_one_engine_are_named_and_accuse_nobody() -> None:
+    reader = blast(canaries("b"), canaries("c"), made=2.0, scraped={"config_hash": "same"})
+    found = verdicts(reader)
+    for name, other in (("b", "c"), ("c", "b")):
+        assert list(found[name]) == ["clean", "same_engine"]
+        assert found[name]["same_engine"].evidence.startswith(f"same engine as {other}: ")
+    # started at another time it is another engine, and its counters move by somebody else's requests
+    reader.sightings = [
+        replace(each, started_at=START_S - 100.0) if each.name == "c" else each
+        for each in reader.sightings
+    ]
+    assert list(verdicts(reader)["c"]) == ["foreign_traffic"]
+
+
+def test_a_short_window_is_judged_with_the_answers_of_two_minutes_but_not_with_their_failures() -> (
+    None
+):
+    reader = blast(canaries("a"), canaries("b"))
+    of_b = {"name": "b", "url": "http://b:8000", "run": RUN.id}
+    reader.shots += [
+        failed(100 + second, took_ms=0.1, planned_at=START_S + 40 + second, **of_b)
+        for second in range(20)
+    ]
+    for window_s, found in ((80, "fast_failures"), (15, "clean")):
+        at_s = START_S + SECONDS - 1
+        assert list(verdicts(reader, window_s=window_s, at_s=at_s)["b"]) == [found]
+    # all canaries ended in the first minute
+    reader.seconds(SECONDS, 300, users=2)
+    assert list(verdicts(reader, window_s=15, at_s=START_S + 250)["b"]) == ["not_judged"]

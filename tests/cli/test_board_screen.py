@@ -12,7 +12,7 @@ from support.screens import on_a_terminal
 
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
-from toolkit.cli.board.table import heading, page
+from toolkit.cli.board.table import heading, picture
 from toolkit.records import Event, Verdict
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "board"]
@@ -30,8 +30,7 @@ def board_of(*names: str, seconds: int = 200) -> Board:
 def shown(board: Board, width: int = 200, **more: object) -> str:
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        for part in page(board, console, **more):  # type: ignore[arg-type]
-            console.print(part)
+        console.print(picture(board, console, **more))  # type: ignore[arg-type]
     return captured.get()
 
 

@@ -103,15 +103,7 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
 def print_board(board: Board, events: Sequence[Event] = (), now: float | None = None) -> None:
     """Print a board; `now` is the reader's clock, for the age of a live one."""
     console = screen()
-    for part in page(board, console, events=events, now=now):
-        console.print(part)
-
-
-def picture(
-    board: Board, console: Console, *, events: Sequence[Event] = (), now: float | None = None
-) -> RenderableType:
-    """The whole page as one piece, for a screen that is drawn anew."""
-    return Group(*page(board, console, events=events, now=now))
+    console.print(picture(board, console, events=events, now=now))
 
 
 def board_table(board: Board, console: Console) -> Table:
@@ -119,38 +111,32 @@ def board_table(board: Board, console: Console) -> Table:
     return table_of(COLUMNS, (*board.standings, *board.left_out), console)
 
 
-def page(
+def picture(
     board: Board, console: Console, *, events: Sequence[Event] = (), now: float | None = None
-) -> Iterator[RenderableType]:
+) -> Group:
     """The heading, the table, and what explains it: sentences, the last events of the window, the rules."""
     shown = (*board.standings, *board.left_out)
-    yield heading(board, now)
-    yield Text()
-    yield board_table(board, console)
+    parts: list[RenderableType] = [heading(board, now), Text(), board_table(board, console)]
 
     # hosts of one sentence share a line
     below = list(notes((one.name, *each) for one in shown for each in _sentences(one)))
     if board.limited_s:
+        length = spoken(board.limited_s)
         done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
-        below.append(
-            Text(
-                f"The load generator was the limit in {spoken(board.limited_s)} of the window, for all hosts: {done}",
-                style="yellow",
-            )
-        )
+        text = f"The load generator was the limit in {length} of the window, for all hosts: {done}"
+        below.append(Text(text, style="yellow"))
     if below:
-        yield Text()
-        yield from below
+        parts += [Text(), *below]
 
     if board.at_s is not None:
         from_s, to_s = board.at_s - board.window_s + 1, board.at_s + 1
         inside = [each for each in events if from_s <= each.at < to_s][-LAST_EVENTS:]
         if inside:
-            yield Text()
+            parts.append(Text())
         for each in inside:
             who = f"{each.name}: " if each.name else ""
             what = f"  {who}{each.kind} {each.text}".rstrip()
-            yield Text.assemble((time_of_day(each.at), "cyan"), what)
+            parts.append(Text.assemble((time_of_day(each.at), "cyan"), what))
 
     # what marks mean, as far as they stand there
     marks = ""
@@ -158,8 +144,8 @@ def page(
         marks += f" {UNSURE}: fewer answers than a sure quantile needs."
     if any(one.hit_share_inferred or one.output_tokens_estimated for one in shown):
         marks += " ~: inferred from times, or counted from chunks."
-    yield Text()
-    yield Text(f"{FORMULAS[board.rank_by]}. {TIES}{marks}", style="dim")
+    rules = Text(f"{FORMULAS[board.rank_by]}. {TIES}{marks}", style="dim")
+    return Group(*parts, Text(), rules)
 
 
 def _sentences(one: Standing) -> Iterator[tuple[str, str]]:

@@ -177,7 +177,8 @@ def command(
         )
 
     if watch:
-        _watch(database, run_id, ranked, everything=everything, count=count, as_json=as_json)
+        live_feed = _LiveFeed(database, run_id, everything=everything)
+        _watch(live_feed, ranked, count=count, as_json=as_json)
         return
 
     from toolkit.board.feed import Feed
@@ -288,96 +289,94 @@ def print_json_board(board: Board) -> None:
         print_json(asdict(standing) | about)
 
 
+class _LiveFeed:
+    """The feed of the newest blast of a file that may be missing, busy, replaced, or get another blast."""
+
+    def __init__(self, database: Path, run_id: str | None, *, everything: bool) -> None:
+        self._database, self._run_id, self._everything = database, run_id, everything
+        self.store: Store | None = None
+        self._feed: Feed | None = None
+        self._file: tuple[int, int] | None = None
+
+    def refreshed(self) -> "Feed":
+        """Read what is new. Raises ToolkitError."""
+        from toolkit.board.feed import Feed
+        from toolkit.store import Store
+
+        found = None
+        with suppress(OSError):
+            stat = self._database.stat()
+            found = (stat.st_dev, stat.st_ino)
+        if found != self._file:  # another file of that name: what was read is not its
+            if self.store:
+                self.store.close()
+            self.store, self._feed, self._file = None, None, found
+        if self.store is None:
+            self.store = Store.open_readonly(self._database, BUSY_S)
+        run = _run_of(self.store, self._run_id, self._database)
+        if self._feed is None or self._feed.run.id != run.id:
+            self._feed = Feed(self.store, run, everything=self._everything)
+        self._feed.refresh()
+        return self._feed
+
+
 def _watch(
-    database: Path,
-    run_id: str | None,
-    ranked: "Callable[[Feed], Board]",
-    *,
-    everything: bool,
-    count: int | None,
-    as_json: bool,
+    live_feed: _LiveFeed, ranked: "Callable[[Feed], Board]", *, count: int | None, as_json: bool
 ) -> None:
     """Draw the board until Ctrl-C, or `count` times; it outlives whatever happens to the database."""
     from rich.console import Group, RenderableType
     from rich.live import Live
     from rich.text import Text
 
-    from toolkit.board.feed import Feed
     from toolkit.cli.board.table import picture
     from toolkit.cli.waiting import waiting_for
     from toolkit.report.tables import screen
-    from toolkit.store import Store
-
-    store: Store | None = None
-    feed: Feed | None = None
-    file: tuple[int, int] | None = None
-    board: Board | None = None
-    events: list[Event] = []
-
-    def read() -> None:
-        """The newest blast of a file that may be missing, busy, replaced, or get another blast. Raises ToolkitError."""
-        nonlocal store, feed, file, board, events
-        found = None
-        with suppress(OSError):
-            stat = database.stat()
-            found = (stat.st_dev, stat.st_ino)
-        if found != file:  # another file of that name: what was read is not its
-            if store:
-                store.close()
-            store, feed, file = None, None, found
-        if store is None:
-            store = Store.open_readonly(database, BUSY_S)
-        run = _run_of(store, run_id, database)
-        if feed is None or feed.run.id != run.id:
-            feed = Feed(store, run, everything=everything)
-        feed.refresh()
-        board, events = ranked(feed), feed.events()
 
     console = screen()
     can_redraw = console.is_terminal and not console.is_dumb_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if can_redraw else None
+    board: Board | None = None
+    events: list[Event] = []
     drawn, said = 0, ""
     try:
         while count is None or drawn < count:
             if drawn:
                 time.sleep(INTERVAL_S)
-            before, error = board, None
+            before, message, trouble = board, "", ""
             try:
                 with waiting_for("Reading", shown=not drawn):
-                    read()
-            except ToolkitError as refused:
-                error = refused
-            trouble = ""
-            if error:
+                    feed = live_feed.refreshed()
+                    board, events = ranked(feed), feed.events()
+            except ToolkitError as error:
+                message = error.message
                 shown = "; this is what was there before" if board else f". {error.hint}"
-                trouble = f"{error.message}{shown}"
+                trouble = f"{message}{shown}"
+            drawing: list[RenderableType] = []
+            if board:
+                drawing.append(picture(board, console, events=events, now=time.time()))
             if live:
-                drawing: list[RenderableType] = []
-                if board:
-                    drawing.append(picture(board, console, events=events, now=time.time()))
                 if trouble:
                     drawing.append(Text(trouble, style="bold red"))
                 live.start()
                 live.update(Group(*drawing), refresh=True)
-            elif error:
-                # into a pipe only what is new, so that a blast that ended does not fill it
-                if error.message != said:
+            # into a pipe only what is new, so that a blast that ended does not fill it
+            elif trouble:
+                if message != said:
                     click.echo(trouble, err=True)
             elif board and board != before:
                 if as_json:
                     print_json_board(board)
                 else:
-                    console.print(picture(board, console, events=events, now=time.time()))
-                    console.print()
-            said = error.message if error else ""
+                    console.print(*drawing, Text(), sep="\n")
+            said = message
             drawn += 1
     except KeyboardInterrupt:
         pass
     finally:
         if live:
             live.stop()
-        if store:
-            store.close()
+        if live_feed.store:
+            live_feed.store.close()
 
 
 def _serve_page(database: Path, port: int | None, host: str | None, query: dict[str, Any]) -> None:
