@@ -5,7 +5,7 @@ What a file is is found out by looking at its first lines. It opens nothing: lin
     capture    what `toolkit capture --json` prints and `--jsonl` writes
     proxy      what `toolkit proxy --log` writes; lines with `event` and without `request_id` are no requests, and are left out
     nginx      a log in JSON with `$request_body`, as below, or without, as `toolkit deploy` has it written
-    bodies     one request body a line, or as `body` in it, e.g., an OpenAI batch file; or a JSON array of these
+    bodies     one request body a line, or as `body` beside a capture's own keys, e.g., an OpenAI batch file; or an array of these
     azure      TIMESTAMP,ContextTokens,GeneratedTokens                                   Azure LLM inference 2023, 2024
     burstgpt   Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
     mooncake   {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}
@@ -165,28 +165,26 @@ def read(
     looked_at: list[Line] = []
     for where, text in islice(numbered, LOOKED_AT):
         looked_at.append((where, text))
-        is_first = len(looked_at) == 1
-        if is_first:
+        row, is_first = _object(text), len(looked_at) == 1
+        if is_first and text.startswith(b"["):
+            return reader.array(chain(looked_at, numbered))
+        if is_first and row is None:
             names = [cell.strip().lower() for cell in _cells(text)]
-            for table in TABLES:
-                if {one for known in FIELDS[table].values() for one in known} <= set(names):
-                    return reader.source(table, {}, reader.rows(table, numbered, names))
-        if text.startswith(b"["):
-            if is_first:
-                return reader.array(chain(looked_at, numbered))
-            continue
-        row = _object(text)
-        kind = None if row is None else kind_of(row)
-        if row is not None and kind is not None:
+            if (kind := kind_of(names)) in TABLES:
+                return reader.source(kind, {}, reader.rows(kind, numbered, names))
+        elif row is not None and (kind := kind_of(row)) is not None:
             return reader.source(kind, row, reader.rows(kind, chain(looked_at, numbered)))
     if not looked_at:
         raise ToolkitError(f"`{name}` holds no request", KNOWN)
     raise ToolkitError(f"{looked_at[0][0]} is of no log or trace that is known", KNOWN)
 
 
-def kind_of(row: Row) -> Kind | None:
-    """What a JSON object is a line of, by the names of its fields."""
-    names = row.keys()
+def kind_of(fields: Iterable[str]) -> Kind | None:
+    """What a JSON object is a line of, or a table, by the names of its fields or columns."""
+    names = set(fields)
+    for table in TABLES:
+        if names.issuperset(chain(*FIELDS[table].values())):
+            return table
     if "hash_ids" in names or {"timestamp", "input_length"} <= names:
         return "mooncake"
     if {"exact_key", "unique_so_far"} <= names or names == {"summary"}:
