@@ -173,7 +173,7 @@ def test_a_database_without_a_blast_says_how_to_feed_it(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_is_told_with_those_that_are(database: Path, run: Run) -> None:
     told = board(database, "--run", "nope")
     assert told.exit_code == 1
-    assert f"has no run `nope`\n\nHint: The newest: {run.id} (blast)" in told.stderr
+    assert f"has no run `nope`\n\nHint: The newest: {run.id}." in told.stderr
 
 
 def test_a_moment_before_the_run_is_an_error(database: Path, run: Run) -> None:
@@ -225,7 +225,7 @@ def test_watching_outlives_a_missing_a_replaced_and_an_empty_database(
     assert told.exit_code == 0
     assert [line.split(" ", 1)[1][:22] for line in told.stderr.splitlines()] == [
         "does not exist. `toolk",
-        "holds no blast yet. Ma",
+        "holds no blast yet. Fe",
         "does not exist; this i",
     ]
     # once: the second look at the same file saw nothing new

@@ -98,7 +98,7 @@ def test_an_interrupt_judges_what_was_seen_until_then(
 ) -> None:
     async def interrupted(scout, looks, every_s, keep) -> None:  # noqa: ARG001 (as it is called)
         for _ in range(3):
-            await keep(await scout.look())
+            await keep(await scout.scrape())
         raise KeyboardInterrupt
 
     monkeypatch.setattr("toolkit.cli.diagnose.hosts.follow", interrupted)

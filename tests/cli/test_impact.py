@@ -176,7 +176,7 @@ def test_a_frozen_board_hides_an_outage_unless_its_owner_asks() -> None:
     ("words", "said"),
     [
         (("--host", "carol"), "Its hosts: alice, bob"),
-        (("--host", "alice", "--run", "nope"), f"The newest: {RUN.id} (blast)"),
+        (("--host", "alice", "--run", "nope"), f"The newest: {RUN.id}."),
     ],
 )
 def test_what_no_run_has_is_told_with_what_there_is(words: tuple[str, ...], said: str) -> None:

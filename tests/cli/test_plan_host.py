@@ -199,12 +199,12 @@ def test_a_run_that_is_none_gets_the_newest() -> None:
     code, text = refused(*QWEN, "--run", "ffffffffffff")
     assert code == 1
     assert "`t.db` has no run `ffffffffffff`" in text
-    assert "Newest runs: `0123456789ab` (bench)" in text
+    assert "The newest: 0123456789ab (bench)" in text
     with Store.open(Path("t.db")) as store:
         store.add_run(Run(id="aaaaaaaaaaaa", verb="serve", started_at=1.75e9))
         store.add_run(Run(id="bbbbbbbbbbbb", verb="bench", started_at=1.75e9))
     _, text = refused(*QWEN, "--run", "aaaaaaaaaaaa")
-    assert "is of `serve`, which measures no requests" in text
+    assert "is of `toolkit serve`, not of `capture` or `bench` or `blast`" in text
     _, text = refused(*QWEN, "--run", "bbbbbbbbbbbb")
     assert "run `bbbbbbbbbbbb` has no request that was answered" in text
 

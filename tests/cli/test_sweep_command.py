@@ -161,8 +161,8 @@ def test_there_must_be_a_sweep_to_go_on_with() -> None:
             ended_at = None if place == 29 else begun + 1
             store.add_run(Run(id=f"{place:012}", verb="sweep", started_at=begun, ended_at=ended_at))
     assert "the settings of sweep `000000000029` are not" in refused("--resume")
-    assert "Known sweeps: 000000000000, " in refused("--resume", "b" * 12)
-    assert "has no sweep `nope`" in refused("--show", "nope")
+    assert "The newest: 000000000000, " in refused("--resume", "b" * 12)
+    assert "has no run `nope`" in refused("--show", "nope")
 
 
 # --- what it would do -------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command
-from toolkit.cli.named_run import measured_hosts, run_of
-from toolkit.cli.options import database_option
+from toolkit.cli.named_run import chosen_run, measured_hosts
+from toolkit.cli.options import database_option, run_word
 from toolkit.cli.output import print_json, say
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", cls=Command, short_help="Before and after, with confidence intervals.")
-@click.argument("a", metavar="A", shell_complete=suggestions.run("bench", "blast"))
-@click.argument("b", metavar="B", shell_complete=suggestions.run("bench", "blast"))
+@click.argument("a", metavar="A", type=run_word("bench", "blast"))
+@click.argument("b", metavar="B", type=run_word("bench", "blast"))
 @click.option(
     "--least",
     type=click.FloatRange(min=0, max=100),
@@ -100,7 +99,7 @@ def _named(store: "Store", word: str, database: Path) -> "list[tuple[Run, str]]"
     from toolkit.tuning.compare import PLAN
 
     run_id, _, name = word.partition(":")
-    run = run_of(store, run_id, database)
+    run = chosen_run(store, run_id, database)
     if run.verb not in PLAN:
         raise ToolkitError(
             f"`{run.id}` is a run of `{run.verb}`, and measured no servers",

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.named_run import blast_of
-from toolkit.cli.options import DURATION, MOMENT, database_option
+from toolkit.cli.named_run import chosen_run
+from toolkit.cli.options import DURATION, HOST, MOMENT, database_option, run_word
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -37,12 +36,10 @@ LONGEST_S = 86_400
 @click.option(
     "--run",
     metavar="RUN",
-    shell_complete=suggestions.run("blast"),
+    type=run_word("blast"),
     help="Look at an outage of this run.  [default: the newest blast]",
 )
-@click.option(
-    "--host", metavar="NAME", shell_complete=suggestions.host, help="Whose outage, in a run."
-)
+@click.option("--host", metavar="NAME", type=HOST, help="Whose outage, in a run.")
 @advanced("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
 @advanced(
     "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."
@@ -147,7 +144,7 @@ def command(
         from toolkit.store import Store
 
         with waiting_for("Reading"), Store.open_readonly(database) as store:
-            blast = blast_of(store, run, database)
+            blast = chosen_run(store, run, database, "blast")
             feed = Feed(store, blast, everything=everything)
             answers, outages = feed.outages(host)
         outage = outage_at(outages, at)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command
-from toolkit.cli.named_run import run_of
-from toolkit.cli.options import MOMENT, database_option
+from toolkit.cli.named_run import chosen_run
+from toolkit.cli.options import HOST, MOMENT, database_option, run_word
 from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
 from toolkit.units import clock
@@ -19,7 +18,7 @@ SLACK_S = 1.0
 
 
 @click.command("mark", cls=Command, short_help="Write down what somebody did to a host.")
-@click.argument("words", nargs=-1, metavar="HOST TEXT", shell_complete=suggestions.host)
+@click.argument("words", nargs=-1, metavar="HOST TEXT", type=HOST)
 @click.option("--all", "everyone", is_flag=True, help="It concerns all hosts; leave HOST out.")
 @click.option(
     "--at",
@@ -32,7 +31,7 @@ SLACK_S = 1.0
     "--run",
     "run_id",
     metavar="RUN",
-    shell_complete=suggestions.run(),
+    type=run_word(),
     help="Of this run.  [default: of what was on then]",
 )
 @database_option
@@ -66,7 +65,7 @@ def command(
             blasts = store.runs(verb="blast")
             run = next((b for b in blasts if b.started_at <= at <= (b.ended_at or at)), None)
         else:
-            run = run_of(store, run_id, database)
+            run = chosen_run(store, run_id, database)
             if at < run.started_at:
                 raise ToolkitError(
                     f"the run `{run_id}` began only at {clock(run.started_at)}",

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import open_input
-from toolkit.cli.named_run import run_of, verdicts_of
-from toolkit.cli.options import PRICE, database_option
+from toolkit.cli.named_run import chosen_run, verdicts_of
+from toolkit.cli.options import FILE, PRICE, VARIABLE, database_option, run_word
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
@@ -36,21 +35,21 @@ MOST_EVENTS = 200
 @click.command(
     "report", cls=Command, short_help="The lab report of a run: criteria, evidence, plots."
 )
-@click.argument("run", metavar="RUN", shell_complete=suggestions.run("blast", "bench"))
+@click.argument("run", metavar="RUN", type=run_word("blast", "bench"))
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
 )
 @click.option(
     "--log",
     metavar="FILE",
-    shell_complete=suggestions.file,
+    type=FILE,
     help="The request log of `toolkit proxy --log`, `-` for standard input.",
 )
 @advanced("--call", metavar="URL", help="Make one chat call there with OpenAI's own client.")
 @advanced(
     "--call-key-env",
     metavar="VAR",
-    shell_complete=suggestions.variable,
+    type=VARIABLE,
     help="The variable that holds the key for --call.",
 )
 @click.option("--gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Of one GPU.")
@@ -108,7 +107,7 @@ def command(
 
     run_id, _, name = run.partition(":")
     with waiting_for("Reading"), Store.open_readonly(database) as store:
-        found = run_of(store, run_id, database)
+        found = chosen_run(store, run_id, database)
         records: list[Tally | RequestRecord] = [
             *store.tallies(found.id, kind="ranked", name=name or None)
         ]

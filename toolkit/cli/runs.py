@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from toolkit.cli.help_page import Group
-from toolkit.cli.named_run import run_of
+from toolkit.cli.named_run import chosen_run
 from toolkit.cli.options import VERB, Written, database_option, json_option, run_word
 from toolkit.cli.output import json_line, print_json
 from toolkit.cli.waiting import waiting_for
@@ -233,7 +233,7 @@ def export(
     is_jsonl = format_ == "jsonl" or (format_ is None and ends_in_jsonl)
     database = _database(context, database)
     with Store.open_readonly(database) as store:
-        run = run_of(store, run_id, database)
+        run = chosen_run(store, run_id, database)
         usual = USUAL_ROWS.get(run.verb, "shots")
         wanted = rows or usual
         makers = {"shots": _shot_rows, "tallies": _tally_rows, "requests": _request_rows}

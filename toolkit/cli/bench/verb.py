@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.inputs import (
@@ -22,7 +21,7 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, LEVELS, database_option, tls_options
+from toolkit.cli.options import DURATION, FILE, LEVELS, PROFILE, database_option, tls_options
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ DRAW_EVERY_S = 0.25
 
 
 @click.command("bench", cls=Command, short_help="Time every host fairly, and say why it is fast.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", type=FILE)
 @option(
     "--num-prompts",
     aliases=["--requests"],
@@ -99,7 +98,7 @@ DRAW_EVERY_S = 0.25
     default="bench",
     show_default=True,
     metavar="NAME|FILE",
-    shell_complete=suggestions.profile,
+    type=PROFILE,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).",
 )
 @advanced("--unique", is_flag=True, help="No prompt twice.")

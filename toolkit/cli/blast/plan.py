@@ -20,7 +20,7 @@ from toolkit.blast.pacing import users_for
 from toolkit.blast.plan import LOAD_OPTIONS, LoadSettings
 from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
 from toolkit.cli.blast.load import locustfile
-from toolkit.cli.blast.verb import DURATION_S, PROFILE, USERS
+from toolkit.cli.blast.verb import DEFAULT_PROFILE, DURATION_S, USERS
 from toolkit.cli.catalog import profile_from
 from toolkit.errors import ToolkitError
 from toolkit.hosts import KEYS
@@ -88,7 +88,7 @@ def plan_of(
             f"the settings of run `{resumed.id}` are not as the toolkit writes them",
             "Begin a new one",
         )
-    word = profile or before.get("profile") or PROFILE
+    word = profile or before.get("profile") or DEFAULT_PROFILE
     found = profile_from(word)
     notes = []
     if found.phases:

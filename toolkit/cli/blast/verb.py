@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.blast.pacing import MOST_RATE, MOST_TIMEOUT_S
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import (
@@ -18,7 +17,15 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, database_option, tls_options
+from toolkit.cli.options import (
+    DURATION,
+    FILE,
+    LONGEST_WINDOW_S,
+    PROFILE,
+    database_option,
+    run_word,
+    tls_options,
+)
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on, words_for
 from toolkit.errors import ToolkitError
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from toolkit.records import Host, LoaderSecond
     from toolkit.store import Store
 
-PROFILE = "contest"
+DEFAULT_PROFILE = "contest"
 WINDOW_S = 900.0
 """What the standings look back on."""
 DURATION_S = WINDOW_S
@@ -51,7 +58,7 @@ KNOWN_RUNS = 5
 
 
 @click.command("blast", cls=Command, short_help="Load every host at once, and watch who leads.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", type=FILE)
 @click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
 @click.option(
     "--users",
@@ -72,9 +79,9 @@ KNOWN_RUNS = 5
 @click.option(
     "--profile",
     metavar="NAME|FILE",
-    shell_complete=suggestions.profile,
+    type=PROFILE,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  "
-    f"[default: {PROFILE}]",
+    f"[default: {DEFAULT_PROFILE}]",
 )
 @advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
 @advanced("--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]")
@@ -109,7 +116,7 @@ KNOWN_RUNS = 5
 @click.option(
     "--resume",
     metavar="RUN",
-    shell_complete=suggestions.run("blast"),
+    type=run_word("blast"),
     help="Go on with a run; what is not said of its load is as it was.",
 )
 @click.option("--dry-run", is_flag=True, help="Show who would be sent what; send nothing.")

@@ -11,9 +11,8 @@ import click
 from click.core import ParameterSource
 
 from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Group, advanced
-from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option
+from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option, run_word
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
@@ -57,7 +56,7 @@ run_option = advanced(
     "--run",
     "run_id",
     metavar="RUN",
-    shell_complete=suggestions.run("blast"),
+    type=run_word("blast"),
     help="Of this run.  [default: the newest blast]",
 )
 
@@ -252,9 +251,9 @@ def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None
 
     Raises ToolkitError when there is none.
     """
-    from toolkit.cli.named_run import blast_of
+    from toolkit.cli.named_run import chosen_run
 
-    run = blast_of(store, run_id, database)
+    run = chosen_run(store, run_id, database, "blast")
     if at is None:
         return run
     if run_id is None:

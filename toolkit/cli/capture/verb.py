@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, SIZE, database_option
+from toolkit.cli.options import DURATION, FILE, INTERFACE, SIZE, database_option
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError, reason_of
@@ -47,7 +46,7 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
 @click.command(
     "capture", cls=Command, short_help="Read what clients really send, live or from files."
 )
-@click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=suggestions.file)
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -59,7 +58,7 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
 @click.option(
     "--iface",
     metavar="NAME",
-    shell_complete=suggestions.interface,
+    type=INTERFACE,
     help="Interface, or `any` or `lo`.  [default: any]",
 )
 @advanced(
@@ -83,7 +82,6 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
 @advanced(
     "--jsonl",
     metavar="FILE",
-    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append one JSON object a request to this file.",
 )

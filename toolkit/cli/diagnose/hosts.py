@@ -16,7 +16,7 @@ import click
 
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.inputs import keys_for, open_input
-from toolkit.cli.named_run import measured_hosts, run_of, verdicts_of
+from toolkit.cli.named_run import chosen_run, measured_hosts, verdicts_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -151,7 +151,7 @@ def hosts_of_run(target: str, database: Path) -> list[HostFacts]:
     """What is stored of the hosts of RUN or RUN:HOST. Raises ToolkitError where there is none."""
     run_id, _, wanted = target.partition(":")
     with waiting_for("Reading"), Store.open_readonly(database) as store:
-        run = run_of(store, run_id, database)
+        run = chosen_run(store, run_id, database)
         known = measured_hosts(store, run)
         if not known or (wanted and wanted not in known):
             raise ToolkitError(
@@ -220,10 +220,8 @@ def evidence_of_capture(word: str, database: Path) -> Evidence:
     from toolkit.workload import columns, summarise
 
     with waiting_for("Reading"), Store.open_readonly(database) as store:
-        newest = store.runs(verb="capture", limit=1)
-        if word == "newest" and not newest:
-            raise ToolkitError(f"`{database}` holds no capture yet", "`toolkit capture` makes one")
-        run = newest[0] if word == "newest" else run_of(store, word, database)
+        verbs = ("capture",) if word == "newest" else ()
+        run = chosen_run(store, None if word == "newest" else word, database, *verbs)
         report = summarise(columns(store.seen(run.id)))
     if not report.requests:
         raise ToolkitError(

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, hosts_from, tls_for
-from toolkit.cli.options import DURATION, database_option, tls_options
+from toolkit.cli.options import DURATION, FILE, GPU, MODEL, database_option, run_word, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url
@@ -32,14 +31,14 @@ WIDTH = 100
 @click.command(
     "diagnose", cls=Command, short_help="Which bottleneck it is, and which lever to turn."
 )
-@click.argument("target", metavar="TARGET", shell_complete=suggestions.file)
+@click.argument("target", metavar="TARGET", type=FILE)
 @click.option(
     "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
 )
 @click.option(
     "--capture",
     metavar="RUN",
-    shell_complete=suggestions.run("capture"),
+    type=run_word("capture"),
     help="Judge what clients send by this capture, or by the `newest`.",
 )
 @click.option(
@@ -50,13 +49,13 @@ WIDTH = 100
 @click.option(
     "--model",
     metavar="MODEL",
-    shell_complete=suggestions.model,
+    type=MODEL,
     help="What TARGET serves, as `toolkit plan` names it.",
 )
 @click.option(
     "--gpu",
     metavar="NAME|SIZE",
-    shell_complete=suggestions.gpu,
+    type=GPU,
     help="And on which GPU: how much of it weights take.",
 )
 @advanced(

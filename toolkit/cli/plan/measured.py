@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.inputs import allow_open_files, open_input, tls_for
-from toolkit.cli.named_run import measured_hosts, newest_runs
+from toolkit.cli.named_run import chosen_run, measured_hosts
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import one_host
@@ -126,14 +126,7 @@ def measured(ids: Iterable[str], database: Path, host: str | None) -> MeasuredRu
     found = MeasuredRuns()
     with waiting_for("Reading"), Store.open_readonly(database) as store:
         for run_id in ids:
-            run = store.run(run_id)
-            if run is None or run.verb not in VERBS:
-                newest = newest_runs(store, *VERBS)
-                known = ", ".join(f"`{one.id}` ({one.verb})" for one in newest)
-                what = f"`{database}` has no run `{run_id}`"
-                if run is not None:
-                    what = f"run `{run_id}` is of `{run.verb}`, which measures no requests"
-                raise ToolkitError(what, f"Newest runs: {known or 'none yet'}")
+            run = chosen_run(store, run_id, database, *VERBS)
             if run.verb == "capture":
                 from toolkit.workload import columns, summarise
 

@@ -6,9 +6,22 @@ from typing import Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, PRICE, SIZE, Written, database_option, tls_options
+from toolkit.cli.options import (
+    CACHE_DTYPE,
+    DURATION,
+    FILE,
+    GPU,
+    HOST,
+    MODEL,
+    PRICE,
+    QUANTIZATION,
+    SIZE,
+    Written,
+    database_option,
+    run_word,
+    tls_options,
+)
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.units import seconds_of
@@ -34,11 +47,11 @@ DURATIONS = Written(
 @click.command(
     "plan", cls=Command, short_help="What fits into a GPU, how many requests, which flags."
 )
-@click.argument("model", required=False, shell_complete=suggestions.model)
+@click.argument("model", required=False, type=MODEL)
 @click.option(
     "--gpu",
     metavar="NAME|SIZE",
-    shell_complete=suggestions.gpu,
+    type=GPU,
     help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.",
 )
 @advanced(
@@ -62,7 +75,7 @@ DURATIONS = Written(
 @click.option(
     "--quantization",
     metavar="NAME",
-    shell_complete=suggestions.quantization,
+    type=QUANTIZATION,
     multiple=True,
     help="Only this one; may be repeated.  [default: side by side]",
 )
@@ -71,7 +84,7 @@ DURATIONS = Written(
     default="auto",
     show_default=True,
     metavar="NAME",
-    shell_complete=suggestions.cache_dtype,
+    type=CACHE_DTYPE,
     help="E.g. `fp8`.",
 )
 @advanced(
@@ -84,13 +97,13 @@ DURATIONS = Written(
 @click.option(
     "--workload",
     metavar="FILE",
-    shell_complete=suggestions.file,
+    type=FILE,
     help="Lengths as `toolkit workload --json` wrote them.",
 )
 @click.option(
     "--run",
     metavar="RUN",
-    shell_complete=suggestions.run("capture", "bench", "blast"),
+    type=run_word("capture", "bench", "blast"),
     multiple=True,
     help="Lengths of this capture, or lengths and times of this bench or blast; may be repeated.",
 )
@@ -114,7 +127,7 @@ DURATIONS = Written(
 @advanced(
     "--host",
     metavar="URL|NAME",
-    shell_complete=suggestions.host,
+    type=HOST,
     help="Compare with this server: looked at once, or as scout last saw it.",
 )
 @advanced("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")

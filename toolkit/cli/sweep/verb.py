@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import text_of
-from toolkit.cli.options import DURATION, database_option
+from toolkit.cli.options import DURATION, PROFILE, SWEEP, database_option, run_word
 from toolkit.cli.output import writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
@@ -31,7 +30,7 @@ NEWEST = "newest"
 
 
 @click.command("sweep", cls=Command, short_help="Try configurations: how far does each lever move?")
-@click.argument("sweep", required=False, metavar="[SWEEP]", shell_complete=suggestions.recipe)
+@click.argument("sweep", required=False, metavar="[SWEEP]", type=SWEEP)
 @click.option("--sim", is_flag=True, help="Serve the simulator's stand-ins: no GPU, no model.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
 @click.option("--list", "recipes", is_flag=True, help="Name the recipes of the catalog.")
@@ -40,13 +39,13 @@ NEWEST = "newest"
     is_flag=False,
     flag_value=NEWEST,
     metavar="[RUN]",
-    shell_complete=suggestions.run("sweep"),
+    type=run_word("sweep"),
     help="Go on with a sweep that was cut off.  [default: the newest]",
 )
 @click.option(
     "--show",
     metavar="RUN",
-    shell_complete=suggestions.run("sweep"),
+    type=run_word("sweep"),
     help="Print the table of a sweep again; run nothing.",
 )
 @advanced("--blocks", type=click.IntRange(1, 100), help="Repeats.  [default: the sweep's]")
@@ -55,7 +54,7 @@ NEWEST = "newest"
 @advanced(
     "--profile",
     metavar="NAME|FILE",
-    shell_complete=suggestions.profile,
+    type=PROFILE,
     help="Prompts.  [default: the sweep's]",
 )
 @click.option(
@@ -260,18 +259,15 @@ def _refuse(plan: "SweepPlan", *, sim: bool) -> None:
 
 def _run_of(store: "Store", word: str, database: Path) -> "Run":
     """The sweep of this id, or the newest one that is not over."""
+    from toolkit.cli.named_run import chosen_run
     from toolkit.tuning.sweep import VERB
 
-    known = store.runs(verb=VERB)
-    if word == NEWEST:
-        found = next((run for run in known if run.ended_at is None), None)
-        problem = f"`{database}` has no sweep that was cut off"
-    else:
-        found = next((run for run in known if run.id == word), None)
-        problem = f"`{database}` has no sweep `{word}`"
-    if found is None:
-        hint = "It has none at all: `toolkit sweep --list` names recipes to begin with"
-        if known:
-            hint = f"Known sweeps: {', '.join(run.id for run in known[:5])}"
-        raise ToolkitError(problem, hint)
-    return found
+    if word != NEWEST:
+        return chosen_run(store, word, database, VERB)
+    for run in store.runs(verb=VERB):
+        if run.ended_at is None:
+            return run
+    raise ToolkitError(
+        f"`{database}` has no sweep that was cut off",
+        f"`{command_on(database, 'runs', '--verb', VERB)}` lists those that there are",
+    )

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.cli.inputs import open_input
+from toolkit.cli.named_run import chosen_run
 from toolkit.errors import ToolkitError
 from toolkit.records import Seen
 from toolkit.store import Store
 from toolkit.units import clock
 from toolkit.workload import RequestColumns, RequestSource, columns, lines_of, read
 from toolkit.workload.page import FIRST_REAL_TS
-
-HINTED_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +40,7 @@ def from_database(
 ) -> ReportSource:
     """The capture of this name, else the newest one; `texts`: with the prompts that were kept. Raises ToolkitError."""
     with Store.open_readonly(database) as store:
-        if name is None:
-            run = next(iter(store.runs(verb="capture", limit=1)), None)
-            if run is None:
-                raise ToolkitError(
-                    f"`{database}` holds no capture yet",
-                    "Capture some: `toolkit capture data/sample.pcap`, or live `toolkit capture --port 8000`; or"
-                    " read a file with `--from`",
-                )
-        else:
-            run = store.run(name)
-            if run is None or run.verb != "capture":
-                newest = store.runs(verb="capture", limit=HINTED_RUNS)
-                known = ", ".join(f"`{one.id}`" for one in newest)
-                raise ToolkitError(
-                    f"`{database}` has no capture `{name}`",
-                    f"Its newest captures: {known or 'none yet'}",
-                )
+        run = chosen_run(store, name, database, "capture")
         scrapes = [store.last_telling(host.name, host.url) for host in store.hosts()]
 
         def usual(field: str) -> int | None:

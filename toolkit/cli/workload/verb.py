@@ -5,9 +5,8 @@ from typing import Literal
 
 import click
 
-from toolkit.cli import suggestions
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, MOMENT, database_option
+from toolkit.cli.options import DURATION, FILE, MOMENT, database_option, run_word
 from toolkit.cli.output import print_json, writing
 from toolkit.errors import ToolkitError
 
@@ -22,14 +21,14 @@ BLOCK_TOKENS = 16
     "--from",
     "sources",
     metavar="FILE",
-    shell_complete=suggestions.file,
+    type=FILE,
     multiple=True,
     help="Read a file instead of the database, `-` for standard input; may be repeated.",
 )
 @click.option(
     "--run",
     metavar="RUN",
-    shell_complete=suggestions.run("capture"),
+    type=run_word("capture"),
     help="Of this capture.  [default: the newest]",
 )
 @click.option("--since", type=MOMENT, help='Requests from then on: `14:32`, `"15m ago"`.')
