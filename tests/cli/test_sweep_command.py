@@ -108,25 +108,7 @@ def test_what_nobody_could_run_is_refused_before_anything_starts(
     assert not Path("data").exists()
 
 
-def test_what_is_said_of_a_sweep_that_was_stopped_names_its_database(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def stopped(_: Sweep) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Sweep, "run", stopped)
-    Path("a.toml").write_text(SMALL)
-    result = run("a.toml", "--sim", "--db", "other.db")
-    assert result.exit_code == 130
-    with Store.open_readonly("other.db") as store:
-        (kept,) = store.runs(verb="sweep")
-    assert result.stderr.endswith(
-        f"\nStopped; go on with `toolkit sweep --resume {kept.id} --db other.db`, see what there is with "
-        f"`toolkit sweep --show {kept.id} --db other.db`\n"
-    )
-
-
-def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
+def test_a_closed_terminal_ends_it_once_lets_it_clear_away_and_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The shell sends one SIGHUP and the kernel another."""
@@ -143,11 +125,17 @@ def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
     Path("a.toml").write_text(SMALL)
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
-        assert run("a.toml", "--sim").exit_code == 130
+        result = run("a.toml", "--sim", "--db", "other.db")
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert ended == ["cleared away"]
+    assert (ended, result.exit_code) == (["cleared away"], 130)
+    with Store.open_readonly("other.db") as store:
+        (kept,) = store.runs(verb="sweep")
+    assert result.stderr.endswith(
+        f"\nStopped; go on with `toolkit sweep --resume {kept.id} --db other.db`, see what there is with "
+        f"`toolkit sweep --show {kept.id} --db other.db`\n"
+    )
 
 
 def test_there_must_be_a_sweep_to_go_on_with() -> None:
