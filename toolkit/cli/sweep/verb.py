@@ -207,9 +207,9 @@ def command(
                     f"Stopped; go on with `{go_on}`, see what there is with `{see}`", err=True
                 )
                 sys.exit(INTERRUPTED)
-        known_so_far = measuring.known()
+        found = measuring.known()
 
-    rows, levers = table(known_so_far, plan.look_at), moved(known_so_far, plan.look_at[0])
+    rows, levers = table(found, plan.look_at), moved(found, plan.look_at[0])
     print_rows = print_objects if as_json else print_table
     print_rows(plan, rows, levers)
     if chart:
