@@ -128,17 +128,12 @@ PHASE = '[[phases]]\nfor = "1m"\n'
     ("text", "message"),
     [
         ("", "`mine` holds no prompt"),
-        ("prompts = []", "`mine` holds no prompt"),
         ("prompts = 1", "`mine`: `prompts` is no list of tables"),
         ("[[prompts]\n", "`mine` is no TOML: Expected ']]' at the end of an array declaration"),
         ("a = " + "[" * 5000, "`mine` is no TOML: nested too deep"),
-        ("think_time = 1", "`mine`: unknown key `think_time`"),
         ('"\\u001b[2J" = 1', "`mine`: unknown key `?[2J`"),
         ("stream_share = 1.5\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number from 0"),
-        ("stream_share = nan\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number from 0"),
-        ("stream_share = true\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number"),
         ("max_tokens = 0\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
-        ("max_tokens = true\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
         ('summary = "a\\u001b"\n[[prompts]]\n' + HI, "`mine`: `summary` is not one line of text"),
         ("[[prompts]]\nwieght = 1\n" + HI, "`mine`: prompts 1: unknown key `wieght`"),
         ("[[prompts]]\n" + HI + "[[prompts]]\nname = 'b'", "`mine` prompt 2 needs a text or"),
@@ -148,20 +143,14 @@ PHASE = '[[phases]]\nfor = "1m"\n'
         ),
         ("[[prompts]]\nmessages = []", "`mine`: prompts 1: `messages` is not a list of messages"),
         ("[[prompts]]\ntext = ' '", "`mine`: prompts 1: `text` is an empty text"),
-        ("[[prompts]]\ntext = 3", "`mine`: prompts 1: `text` is not a text"),
         ('[[prompts]]\nname = "a\\nb"\n' + HI, "`mine`: prompts 1: `name` is not one line of text"),
-        ("[[prompts]]\nmax_tokens = 0.5\n" + HI, "`mine`: prompts 1: `max_tokens` is not a whole"),
         ("[[prompts]]\nweight = 0\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
-        ("[[prompts]]\nweight = inf\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
-        ("[[prompts]]\nweight = nan\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
         ("[[prompts]]\nname = 'a'\n" + HI + "[[prompts]]\nname = 'a'\n" + HI, "`a` stands twice"),
         (
             "[[prompts]]\npassages = ['x']\n" + HI,
             "`mine` prompt 1: `passages`: there is no passage `x`",
         ),
-        ("[[prompts]]\npassages = 'x'\n" + HI, "`mine`: prompts 1: `passages` is not a list"),
         ("passages = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
-        ("[passages]\na = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
         # what it says of a load
         ("think_time = 1\n" + ONE, "`mine`: unknown key `think_time`"),
         *(
@@ -172,7 +161,6 @@ PHASE = '[[phases]]\nfor = "1m"\n'
         (f"think_time_s = {'9' * 400}\n{ONE}", "`mine`: `think_time_s` is neither seconds nor"),
         ("unique_share = 2\n" + ONE, "`mine`: `unique_share` is not a number from 0 to 1"),
         ("shared_prefix = 'x'\n" + ONE, "`mine`: `shared_prefix`: there is no passage `x`"),
-        ("shared_prefix = 3\n" + ONE, "`mine`: `shared_prefix` is not one line of text"),
         (
             (
                 "shared_prefix = 'a'\npassages = {a = 'A'}\n[[prompts]]\nname = 'p'\n"
@@ -180,15 +168,11 @@ PHASE = '[[phases]]\nfor = "1m"\n'
             ),
             "`mine` prompt `p` has a system message beside the `shared_prefix`",
         ),
-        (ONE + "then = 'x'", "`mine`: prompts 1: `then` is not a list, each entry a text"),
         (
             ONE + "then = ['{answer}', 'x {anwser}']",
             "`mine`: prompts 1: `then`: `x {anwser}` does not hold `{answer}`",
         ),
-        (ONE + "then = [3]", "`mine`: prompts 1: `then` is not a list, each entry a text"),
-        (ONE + "phases = 3", "`mine`: prompts 1: unknown key `phases`"),
         ("phases = 3\n" + ONE, "`mine`: `phases` is no list of tables"),
-        (ONE + PHASE + "user = 3", "`mine`: phases 1: unknown key `user`"),
         (ONE + PHASE, "`mine`: phases 1 has no `users`"),
         *(
             (ONE + PHASE + f"users = {value}", "`mine`: phases 1: `users` is neither")
@@ -200,14 +184,9 @@ PHASE = '[[phases]]\nfor = "1m"\n'
             ONE + "[[phases]]\nusers = 1\nfor = '5'",
             "`mine`: phases 1: `for` is not a duration",
         ),
-        (ONE + "[[phases]]\nusers = 1\nfor = '0s'", "`mine`: phases 1: `for` is not a duration"),
         (
             ONE + PHASE + "users = 1\nspawn_rate = 0",
             "phases 1: `spawn_rate` is not a number above 0",
-        ),
-        (
-            ONE + PHASE + "users = 1\nspawn_rate = 'x'",
-            "phases 1: `spawn_rate` is not a number above",
         ),
         (ONE + PHASE + 'users = 1\nname = "a\\nb"', "phases 1: `name` is not one line of text"),
         (ONE + PHASE + "users = 1\n" + PHASE + "users = []", "`mine`: phases 2: `users`"),

@@ -23,18 +23,6 @@ def test_nothing_is_asked_for_that_no_page_has(site: Site) -> None:
     assert missing(asked(rules_and_panels(site)), pages, recorded_names(SITE)) == []
 
 
-def test_a_name_of_an_old_dashboard_would_be_found_out() -> None:
-    pages = samples(engine_page() + proxy_page())
-    old = ["vllm:gpu_cache_usage_perc > 0.9", 'rate(vllm:generation_tokens_total{rank="0"}[5m])']
-    old += ['vllm:request_success_total{finished_reason="failed"}', "sum by (gpu) (up)"]
-    assert missing(asked(old), pages) == [
-        "metric vllm:gpu_cache_usage_perc",
-        "label rank of vllm:generation_tokens_total",
-        "finished_reason=failed of vllm:request_success_total",
-        "label gpu",
-    ]
-
-
 @cache
 def engine_page() -> str:
     with serve_in_thread("gptq-int4") as server, httpx.Client(base_url=server.url) as client:

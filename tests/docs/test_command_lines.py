@@ -54,45 +54,6 @@ def test_a_command_in_the_prose_has_options_that_exist(words: str) -> None:
     assert [complaint(call, whole=False) for call in found if complaint(call, whole=False)] == []
 
 
-def test_the_lines_are_found_where_shells_would_find_them() -> None:
-    assert list(
-        calls("a=1 && toolkit sim fleet fp8 -- toolkit bench --num-prompts 8 | head  # toolkit x")
-    ) == [
-        ["sim", "fleet", "fp8", "--"],
-        ["bench", "--num-prompts", "8"],
-    ]
-    assert list(
-        calls("RUN=$(toolkit runs --json | head -1); sudo .venv/bin/toolkit capture &")
-    ) == [
-        ["runs", "--json"],
-        ["capture"],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "about"),
-    [
-        ("scout --nonesuch", "--nonesuch"),
-        ("nonesuch", "nonesuch"),
-        ("bench --requests many", "many"),
-        ("serve swap --presets x", "--presets"),
-        ("proxy --policy sometimes", "sometimes"),
-        ("blast --duration 90", "90"),
-        ("compare RUN", "B"),
-    ],
-)
-def test_what_click_refuses_is_refused(arguments: str, about: str) -> None:
-    assert about in (complaint(arguments.split()) or "")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ["serve stack.toml --port 8000", "serve swap --yes", "runs prune --keep 7d", "--help"],
-)
-def test_what_click_takes_is_taken(arguments: str) -> None:
-    assert complaint(arguments.split()) is None
-
-
 def test_a_block_that_is_not_run_says_why_and_needs_what_no_test_has() -> None:
     for each in blocks(README):
         reason = each.notes.get("not-run")

@@ -10,16 +10,6 @@ from toolkit.proxy.client import PIPELINED_BYTES, Request, unread_bytes
 
 
 @on_both_loops
-async def test_a_client_in_the_midst_of_a_large_body_reads_why_it_is_refused() -> None:
-    # closed at once, the bytes still on their way would be answered by a reset, which may overtake the answer
-    async with house(body_bytes=1000) as front:
-        client = await front.client()
-        client.writer.write(post(b"x" * 2_000_000))
-        assert (await client.answer()).status == 413
-        assert await client.rest() == b""
-
-
-@on_both_loops
 async def test_a_client_beyond_the_limit_is_told_so_and_closed() -> None:
     async with house(later, connections=2) as front:
         one, two = [await front.client() for _ in range(2)]

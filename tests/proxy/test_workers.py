@@ -331,32 +331,6 @@ async def test_epochs_are_read_from_the_file_where_no_primary_tells_them(tmp_pat
         assert (await home.ask(1)).status == 503
 
 
-# --- counting ---------------------------------------------------------------------------------------------
-
-
-async def test_each_request_is_logged_once_by_who_answered_it(tmp_path: Path) -> None:
-    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
-        await home.ask(1)
-        await home.everywhere()
-        await home.ask(2, other(1))
-        await home.ask(2, b"{")
-    log = (tmp_path / "log.jsonl").read_text()
-    # a miss, 6 hits, a miss and a refusal
-    assert log.count('"cache":"miss"') == 2
-    assert log.count('"cache":"hit"') == 6
-    assert log.count('"path"') == 9
-
-
-async def test_a_worker_that_is_gone_holds_nothing(tmp_path: Path) -> None:
-    async with ScriptedUpstream(whole()) as engine, family(engine, tmp_path) as home:
-        client = await home.client(2)
-        await client.ask()
-        assert (await home.admin("/state")).json["connections"] == 1
-        await home.stop_other(2)
-        state = (await home.admin("/state")).json
-        assert (state["workers"], state["connections"]) == (2, 0)
-
-
 # --- as a user starts them --------------------------------------------------------------------------------
 
 CLIENTS = 24

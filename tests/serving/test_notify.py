@@ -79,20 +79,6 @@ def test_a_loop_that_is_frozen_gives_no_sign_of_life() -> None:
         told_on(notify, listen)
 
 
-def test_the_end_is_told_once_and_nothing_after_it() -> None:
-    with manager() as listener:
-        notify, ends = Notify(listener.address, QUICK_S), asyncio.Event()
-
-        async def listen() -> None:
-            notify.ready("open")
-            ends.set()
-            await asyncio.to_thread(listener.until, "STOPPING")
-            await asyncio.sleep(3 * QUICK_S)
-            assert listener.waiting() == []
-
-        told_on(notify, listen, ends=ends.wait)
-
-
 def test_the_environment_is_read_once_and_left_to_nobody_whom_we_start() -> None:
     with manager() as listener:
         environ = {

@@ -3,7 +3,6 @@
 import json
 import os
 import queue
-import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -217,18 +216,6 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
     made = Pipe(tmp_path / "pipe")
     yield made
     os.close(made.end)
-
-
-def test_lines_stand_in_the_file_in_their_order_and_only_its_owner_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    log = AccessLog(str(path), say=print)
-    lines = numbered(5000)
-    for line in lines:
-        log.put(line)
-    log.close()
-    assert path.read_bytes() == b"".join(lines)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert log.dropped == 0
 
 
 def test_a_reader_that_stalls_holds_up_no_write_and_what_is_lost_is_told_in_the_log(

@@ -136,18 +136,6 @@ def test_a_page_that_is_none_tells_no_models_and_the_metrics_labels_do(page: byt
 # --- one process -----------------------------------------------------------------------------------------
 
 
-def test_a_restart_raises_its_models_once_to_the_second_in_which_it_began() -> None:
-    process = Process()
-    assert process.sees(SERVER, SERVER, replace(SERVER, tokens_total=31.0)) == {}
-    before = process.words()
-    later = replace(SERVER, started_at=1060.0, tokens_total=0.0)
-    assert process.sees(later, later) == {"tiny": 1060, "lora": 1060, "*": 1060}
-    assert process.events == [("restart", ["*", "lora", "tiny"])]
-    assert not set(before) & set(process.words())
-    # a clock that went back makes no number smaller
-    assert process.sees(replace(later, started_at=900.0))["tiny"] == 1061
-
-
 @pytest.mark.parametrize(
     ("moved_s", "is_restart"),
     [(-1.0, False), (0.4, False), (1.0, False), (-1.5, True), (1.5, True)],
@@ -158,19 +146,6 @@ def test_a_start_that_moves_by_a_second_is_a_clocks_correction(
     process = Process()
     moved = replace(SERVER, started_at=1000.0 + moved_s, tokens_total=1.0)
     assert bool(process.sees(SERVER, moved)) is is_restart
-
-
-def test_a_model_that_goes_and_comes_back_is_the_same_unless_it_is_another() -> None:
-    process = Process()
-    process.sees(SERVER)
-    before = process.words()
-    less = replace(SERVER, models=(Model(id="tiny"),))  # as the metrics' labels have it
-    assert process.sees(less, SERVER, less) == {}
-    assert process.words() == before
-    assert process.sees(replace(SERVER, models=(TINY, replace(LORA, root="/loras/b")))).keys() == {
-        "lora",
-        "*",
-    }
 
 
 # --- several upstreams ------------------------------------------------------------------------------------

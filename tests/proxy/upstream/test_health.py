@@ -236,25 +236,6 @@ async def test_who_asks_meanwhile_shares_the_next_answer_and_who_leaves_takes_no
         assert (await around.prober.metrics_page(), gate.count) == ("up 3\n", 3)
 
 
-async def test_whoever_hammers_the_page_the_engines_have_their_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slept: list[float] = []
-
-    async def sleep(span_s: float) -> None:
-        slept.append(span_s)
-
-    async with RawServer(PAGES) as server, watching({"a": server.url}, runs=False) as around:
-        clock = iter([7.0, 7.0, 7.0, 7.0, 7.04, *[7.2] * 9])
-        around.prober._clock = clock.__next__
-        with monkeypatch.context() as patched:
-            patched.setattr(asyncio, "sleep", sleep)
-            await around.prober.metrics_page()
-            await around.prober.metrics_page()
-        # it began at 7.0; at 7.04 there are 60 of 100 ms left
-        assert slept[-1] == pytest.approx(0.06)
-
-
 # --- several pages as one ----------------------------------------------------------------------------------------
 
 
@@ -287,19 +268,3 @@ def test_engines_add_up_as_replicas_do_and_none_loses_a_series() -> None:
 )
 def test_a_line_gets_its_page_s_number_among_its_labels(line: str, numbered: str) -> None:
     assert one_page({0: "", 1: line + "\n"}) == numbered + "\n"
-
-
-def test_an_engine_that_knows_less_or_says_it_otherwise_spoils_no_family() -> None:
-    first = "# HELP a One.\n# TYPE a counter\na_total 1\n# TYPE b gauge\nb 2\nbc 3\n# EOF\n"
-    second = "# HELP a Two.\n# TYPE a counter\na_total 3\nc 4\n"
-    assert one_page({0: first, 2: second}) == (
-        "# HELP a One.\n"
-        "# TYPE a counter\n"
-        'a_total{WorkerId="0"} 1\n'
-        'a_total{WorkerId="2"} 3\n'
-        "# TYPE b gauge\n"
-        'b{WorkerId="0"} 2\n'
-        'bc{WorkerId="0"} 3\n'
-        'c{WorkerId="2"} 4\n'
-        "# EOF\n"
-    )

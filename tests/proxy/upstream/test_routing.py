@@ -1,7 +1,5 @@
 """Routing: who is asked, who is left and when it is tried again, and who is stuck, on a clock of the test's."""
 
-from collections import Counter
-
 import pytest
 
 from toolkit.proxy.config import RoutingSetting, UpstreamSetting
@@ -22,15 +20,6 @@ def upstream(name: str, **more: object) -> UpstreamSetting:
 def routing(*upstreams: UpstreamSetting | str, **setting: object) -> Routing:
     those = [upstream(each) if isinstance(each, str) else each for each in upstreams]
     return Routing(those, RoutingSetting(**{"back_s": 5.0} | setting))  # type: ignore[arg-type]
-
-
-def chosen(
-    of: Routing, now: float = 0.0, prefix: int | None = None, model: str | None = "m"
-) -> str:
-    name = of.choose(model, prefix, now)
-    assert name is not None
-    of.started(name, now)
-    return name
 
 
 def test_what_others_had_there_counts_half_after_three_looks_that_did_not_come() -> None:
@@ -58,27 +47,6 @@ def test_prefixes_keep_their_home_in_another_process_and_in_another_order_of_ups
     assert one.choose("m", 7, 0.0) == max("wxyz", key=rank)
 
 
-def test_a_prefix_that_everybody_asks_for_spills_over_once_its_home_is_much_fuller() -> None:
-    two = routing("x", "y", affinity=True)
-    home = two.choose("m", 1, 0.0)
-    order = names_with_prefix(two, 100)
-    load = Counter(order)
-    assert order[:4] == [home] * 4  # few are no reason to leave it
-    # at most 1.25 times the mean of 50, and 2 and the request itself: 65.5
-    assert 60 <= load[str(home)] <= 65
-
-
-def names_with_prefix(of: Routing, count: int) -> list[str]:
-    return [chosen(of, prefix=1) for _ in range(count)]
-
-
-def pair() -> Routing:
-    """x and y; a long request at y makes x the less loaded one."""
-    two = routing("x", "y")
-    two.started("y", 0.0)
-    return two
-
-
 def request(of: Routing, name: str, outcome: Outcome, now: float) -> None:
     of.started(name, now)
     of.ended(name, outcome, now)
@@ -99,20 +67,6 @@ def stuck(of: Routing, name: str, now: float) -> None:
     of.probed(name, ok=False, now=now)
 
 
-def test_one_that_was_left_is_tried_with_one_request_and_back_after_its_answer() -> None:
-    two = pair()
-    request(two, "x", "refused", 0.0)
-    assert state(two, "x", 1.0).back_in_s == 4.0
-    assert two.choose("m", None, 4.9) == "y"
-    assert two.choose("m", None, 5.0) == "x"
-    two.started("x", 5.0)
-    assert state(two, "x", 5.0).state == "trying"
-    assert two.choose("m", None, 5.1) == "y"
-    two.ended("x", "ok", 6.0)
-    assert state(two, "x", 6.0).state == "up"
-    assert two.choose("m", None, 6.0) == "x"
-
-
 def test_each_try_in_vain_doubles_the_time_up_to_a_minute_and_an_answer_begins_anew() -> None:
     two = routing("x", "y")
     now, waits = 0.0, []
@@ -124,15 +78,6 @@ def test_each_try_in_vain_doubles_the_time_up_to_a_minute_and_an_answer_begins_a
     request(two, "x", "ok", now)
     request(two, "x", "refused", now)
     assert state(two, "x", now).back_in_s == 5.0
-
-
-def test_many_requests_that_fail_together_count_as_one_failure() -> None:
-    two = routing("x", "y")
-    for _ in range(50):
-        two.started("x", 0.0)
-    for _ in range(50):
-        two.ended("x", "refused", 1.0)
-    assert state(two, "x", 1.0).back_in_s == 5.0
 
 
 def test_one_that_was_stuck_is_asked_by_probes_and_not_by_requests() -> None:
@@ -149,18 +94,6 @@ def test_one_that_was_stuck_is_asked_by_probes_and_not_by_requests() -> None:
     assert two.wants_probe(28.0) == ("x",)
     two.probed("x", ok=True, now=28.5)
     assert reason(two) is None
-
-
-def test_when_all_were_left_the_least_bad_is_asked() -> None:
-    three = routing("stuck", "gone", "ill")
-    stuck(three, "stuck", 10.0)
-    request(three, "gone", "refused", 10.0)
-    for _ in range(3):
-        request(three, "ill", "error", 10.0)
-    order: list[str] = []
-    while (name := three.choose("m", None, 11.0, frozenset(order))) is not None:
-        order.append(name)
-    assert order == ["ill", "gone", "stuck"]
 
 
 ASKED = ("x",)
@@ -183,14 +116,6 @@ def test_silence_counts_from_the_first_work_and_not_from_the_last_token_before_i
     x.started("x", 1000.0)
     assert x.wants_probe(1003.9) == ()
     assert x.wants_probe(1004.0) == ASKED
-
-
-def test_bytes_of_ours_are_a_sign_where_no_page_tells() -> None:
-    x = one()
-    x.started("x", 0.0)
-    x.got_bytes("x", 3.0)
-    assert x.wants_probe(6.9) == ()
-    assert x.wants_probe(7.0) == ASKED
 
 
 def test_a_prefill_of_34_seconds_as_vllm_showed_it_is_never_suspect() -> None:
