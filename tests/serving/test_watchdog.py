@@ -124,26 +124,6 @@ KILLED = "its process was ended by signal 9"
 ONE_ROUND = [f"fell: {KILLED}", "stop", "start", "warm", "back"]
 
 
-def test_every_step_is_an_event_of_the_host_for_whatever_run_is_on() -> None:
-    dying = Dying()
-    course(dying, crashes())
-    assert dying.told() == [
-        ("restart", KILLED),
-        ("mark", "ready after N s"),
-        ("mark", "cold TTFT 89000 ms, warm TTFT 219 ms"),
-        ("mark", "back after N s"),
-    ]
-    assert {(each.run, each.name, each.url) for each in dying.events} == {
-        (None, "alice", "http://h:1")
-    }
-
-
-def test_it_watches_on_after_it_brought_one_back() -> None:
-    dying = Dying()
-    assert course(dying, crashes(3)) is None
-    assert dying.done == ONE_ROUND * 3
-
-
 def test_a_start_that_fails_is_one_more_crash_and_its_cause_is_told() -> None:
     dying = Dying(fails=["no space left on the disk", "no space left on the disk"])
     assert course(dying, crashes()) is None
@@ -278,12 +258,74 @@ def counted(
     return ProbeResult(answer="came", signs=(prompt, tokens, tokens, kv), under_way=under_way)
 
 
-def pages(answer: Any) -> ProbeResult:
-    return ProbeResult(answer=answer)
+IDLE = counted(1, under_way=0)
+REFUSED, LATE, CAME = (ProbeResult(answer=answer) for answer in ("refused", "late", "came"))
+Step = tuple[float, ProbeResult | bool | str, object]
+"""When, and a look with what is said of it, the answer to a question with what is said of that, or `asks?` with whether it wants one."""
+STORIES: dict[str, list[Step]] = {
+    "connections are refused for a while": [
+        *((at, REFUSED, None) for at in (0.0, 1.0, 4.9)),
+        (5.0, REFUSED, "connections were refused for 5.0 s"),
+    ],
+    "a page between two refused ones": [
+        *[(0, REFUSED, None), (4, CAME, None), (8, REFUSED, None), (12.9, REFUSED, None)],
+        *[(13, LATE, None), (14, REFUSED, None), (18.9, REFUSED, None)],
+    ],
+    "a late page is never a refused one": [(float(at), LATE, None) for at in range(3600)],
+    "tokens stand still, and none comes on asking": [
+        # the counters are seen to move at 10 for the last time
+        *[(0, counted(100), None), (10, counted(110), None)],
+        *((at, counted(110), None) for at in (20, 30, 39.9)),
+        *[(39.9, "asks?", False), (40, counted(110), None), (40, "asks?", True)],
+        # it is being asked
+        *[(41, "asks?", False), (69, counted(110), None)],
+        (70, False, "3 requests under way, and no token for 60.0 s, nor one when it was asked"),
+    ],
+    "a token on asking clears it": [
+        *[(0, counted(1), None), (40, counted(1), None), (40, "asks?", True), (45, True, None)],
+        # and it counts as a sign: the next question comes 30 s after it
+        *[(74, counted(1), None), (74, "asks?", False)],
+        *[(75, counted(1), None), (75, "asks?", True)],
+    ],
+    "a counter that moved meanwhile clears it": [
+        *[(0, counted(1), None), (40, counted(1), None), (40, "asks?", True)],
+        *[(60, counted(2), None), (70, False, None)],
+    ],
+    "it froze with its pages": [
+        # the last sign is the page at 0
+        *[(0, counted(1), None), (10, LATE, None), (29, LATE, None), (29, "asks?", False)],
+        *[(30, LATE, None), (30, "asks?", True)],
+        (60, False, "no page for 60.0 s, and no token when it was asked for one"),
+    ],
+    "it hangs and says that it is idle": [
+        *((float(at), IDLE, None) for at in range(0, 61, 10)),
+        *[(60, "asks?", True), (70, IDLE, None)],
+        (90, False, "idle, it says, and no token for 30.0 s, nor one when it was asked"),
+    ],
+    "work that comes after an idle question": [
+        *[(0, IDLE, None), (60, IDLE, None), (60, "asks?", True)],
+        # many came meanwhile: our token waits behind them, but theirs move
+        *[(61, counted(9, under_way=500), None), (89, counted(99, under_way=500), None)],
+        *[(90, False, None), (91, "asks?", False)],
+    ],
+    "without counters a late token may wait behind a thousand others": [
+        *((float(at), CAME, None) for at in range(0, 61, 10)),
+        *[(60, "asks?", True), (90, False, None), (160, REFUSED, None)],
+        (165, REFUSED, "connections were refused for 5.0 s"),
+    ],
+}
 
 
-def after(one: EngineProgress, looks: Iterable[tuple[float, ProbeResult]]) -> list[str | None]:
-    return [one.probed(at, look) for at, look in looks]
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_trouble_is_an_end_or_a_hang_and_nothing_else(story: list[Step]) -> None:
+    one = progress()
+    for at, what, told in story:
+        if isinstance(what, ProbeResult):
+            assert one.probed(at, what) == told, at
+        elif what == "asks?":
+            assert one.wants_token(at) is told, at
+        else:
+            assert one.token(at, made=bool(what)) == told, at
 
 
 def asks_at(one: EngineProgress, looks: Iterable[tuple[float, ProbeResult]]) -> list[float]:
@@ -297,102 +339,8 @@ def asks_at(one: EngineProgress, looks: Iterable[tuple[float, ProbeResult]]) -> 
     return times
 
 
-# --- its end --------------------------------------------------------------------------------------------
-
-
-def test_connections_must_be_refused_for_a_while() -> None:
-    one = progress()
-    told = after(one, [(at, pages("refused")) for at in (0.0, 1.0, 4.9)])
-    assert told == [None, None, None]
-    assert one.probed(5.0, pages("refused")) == "connections were refused for 5.0 s"
-
-
-@pytest.mark.parametrize("answer", ["came", "late"])
-def test_a_page_between_two_refused_connections_begins_anew(answer: Any) -> None:
-    one = progress()
-    told = after(one, [(0, pages("refused")), (4, pages(answer)), (8, pages("refused"))])
-    assert told == [None, None, None]
-    assert one.probed(12.9, pages("refused")) is None
-
-
-def test_a_page_that_comes_too_late_is_never_a_refused_connection() -> None:
-    one = progress()
-    assert not any(after(one, [(float(at), pages("late")) for at in range(3600)]))
-
-
-# --- a hang ---------------------------------------------------------------------------------------------
-
-
-def test_tokens_that_stand_still_while_requests_run_and_no_token_on_asking_is_a_hang() -> None:
-    one = progress()
-    # the counters are seen to move at 10 for the last time
-    after(one, [(0, counted(100)), (10, counted(110))])
-    assert not any(after(one, [(at, counted(110)) for at in (20, 30, 39.9)]))
-    assert not one.wants_token(39.9)
-    one.probed(40, counted(110))
-    assert one.wants_token(40)
-    assert not one.wants_token(41), "it is being asked"
-    one.probed(69, counted(110))
-    assert (
-        one.token(70, made=False)
-        == "3 requests under way, and no token for 60.0 s, nor one when it was asked"
-    )
-
-
-def test_a_token_that_comes_on_asking_clears_it() -> None:
-    one = progress()
-    after(one, [(0, counted(1)), (40, counted(1))])
-    assert one.wants_token(40)
-    assert one.token(45, made=True) is None
-    # and it counts as a sign: the next question comes 30 s after it
-    one.probed(74, counted(1))
-    assert not one.wants_token(74)
-    one.probed(75, counted(1))
-    assert one.wants_token(75)
-
-
-def test_a_counter_that_moved_while_it_was_asked_clears_it_though_the_token_is_late() -> None:
-    one = progress()
-    after(one, [(0, counted(1)), (40, counted(1))])
-    assert one.wants_token(40)
-    one.probed(60, counted(2))
-    assert one.token(70, made=False) is None
-
-
-def test_one_that_froze_with_its_pages_is_found_by_the_question() -> None:
-    # the last sign is the page at 0
-    one = progress()
-    one.probed(0, counted(1))
-    for at in (10, 20, 29):
-        assert one.probed(at, pages("late")) is None
-        assert not one.wants_token(at)
-    assert one.probed(30, pages("late")) is None
-    assert one.wants_token(30)
-    told = one.token(60, made=False)
-    assert told == "no page for 60.0 s, and no token when it was asked for one"
-
-
-def test_an_engine_that_hangs_idle_says_that_it_is_idle_so_it_is_asked_now_and_then() -> None:
-    one = progress()
-    idle = [(float(at), counted(1, under_way=0)) for at in range(0, 200, 10)]
-    assert asks_at(one, idle) == [60, 120, 180]
-    one = progress()
-    after(one, idle[:7])
-    assert one.wants_token(60)
-    one.probed(70, counted(1, under_way=0))
-    told = one.token(90, made=False)
-    assert told is not None
-    assert told == "idle, it says, and no token for 30.0 s, nor one when it was asked"
-
-
-def test_work_that_comes_after_an_idle_question_is_not_held_against_it() -> None:
-    one = progress()
-    after(one, [(0, counted(1, under_way=0)), (60, counted(1, under_way=0))])
-    assert one.wants_token(60)
-    # many came meanwhile: our token waits behind them, but theirs move
-    after(one, [(61, counted(9, under_way=500)), (89, counted(99, under_way=500))])
-    assert one.token(90, made=False) is None
-    assert not one.wants_token(91)
+def test_an_idle_engine_is_asked_now_and_then() -> None:
+    assert asks_at(progress(), [(float(at), IDLE) for at in range(0, 200, 10)]) == [60, 120, 180]
 
 
 # --- busy is no trouble -----------------------------------------------------------------------------------
@@ -410,17 +358,6 @@ def test_a_long_prefill_moves_no_token_for_minutes_but_fills_blocks() -> None:
     one = progress()
     looks = [(float(at), counted(1, kv=(at // 5) / 64)) for at in range(64 * 5)]
     assert asks_at(one, looks) == []
-
-
-def test_an_engine_without_counters_is_never_called_stuck() -> None:
-    # /metrics is off: a token that does not come may wait behind a thousand others
-    one = progress()
-    looks = [(float(at), pages("came")) for at in range(0, 130, 10)]
-    after(one, looks[:7])
-    assert one.wants_token(60)
-    assert one.token(90, made=False) is None
-    one.probed(160, pages("refused"))
-    assert one.probed(165, pages("refused")) is not None, "but it may end"
 
 
 Told = TypeVar("Told")
@@ -488,12 +425,6 @@ def test_a_recorded_page_of_a_real_vllm_is_read_by_its_own_names() -> None:
         value("vllm:kv_cache_usage_perc"),
     )
     assert seen.under_way == value("vllm:num_requests_running") + value("vllm:num_requests_waiting")
-
-
-def test_health_of_5xx_is_ill_and_its_counters_are_not_asked() -> None:
-    server = RawServer(vllm_pages() | {"/health": http("", "503 Service Unavailable")})
-    assert ask(server, LivenessProbe.pages).answer == "ill"
-    assert server.paths() == ["/health/liveliness", "/health"]
 
 
 @pytest.mark.parametrize("misbehave", [hang, drip, cut])
