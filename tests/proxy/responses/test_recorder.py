@@ -1,12 +1,11 @@
 """An upstream's answer as it comes: where its events end, when each came, and what of it is kept. Times are written by hand."""
 
-import json
 from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import JSON_TYPE, PAIRS, RECORDED, ended, recorder
+from support.pairs import RECORDED, ended, recorder
 
 from toolkit.protocol.sse import EventStream, event_ends
 from toolkit.proxy.responses.recorder import Recorder
@@ -56,36 +55,7 @@ def test_whatever_ends_its_lines_no_byte_is_lost_and_each_event_means_the_same(l
     assert [read for event in events(recording) for read in meaning(event)] == meaning(said)
 
 
-def test_what_is_kept_is_what_was_sent_and_what_it_told():
-    recording = recorder(has_usage=True)
-    for number, event in enumerate(EVENTS):
-        # sent at 10 s: the role after 0.25 s, a token each 31.25 ms from then on
-        recording.feed(event, 10.25 + number * 0.03125)
-    found = ended(recording, 10.9)
-    kept = found.cached
-    assert found.why_not is None
-    assert found.answer is not None and found.answer.ok  # noqa: PT018
-    assert kept is not None
-    assert (kept.endpoint, kept.streamed) == ("chat/completions", True)
-    assert kept.content_type == "text/event-stream; charset=utf-8"
-    assert kept.body == STREAM
-    assert (kept.model, kept.finish_reason) == ("tiny", "length")
-    assert (kept.prompt_tokens, kept.output_tokens) == (21, 16)
-    # the first token is event 1; the last read was number 18, 250 + 18 x 31.25
-    assert (kept.ttft_ms, kept.latency_ms) == (281.25, 812.5)
-    assert kept.stored_at == 0.0
-
-
 # --- what is not kept ----------------------------------------------------------------------------
-
-
-def test_the_limit_is_told_as_it_was_set():
-    found = ended(fed(b"data: " + b"x" * 2**21 + b"\n\n" + STREAM, max_bytes=2**21), 99.0)
-    assert found.why_not == "not an answer"
-    found = ended(fed(b": " + b"x" * 2**21 + b"\n\n" + STREAM, max_bytes=2**21), 99.0)
-    assert found.why_not == "larger than 2 MiB"
-    found = ended(fed(b": " + b"x" * 2**21 + b"\n\n" + STREAM, max_bytes=2**20 + 1), 99.0)
-    assert found.why_not == "larger than 1,048,577 bytes"
 
 
 def test_an_event_without_an_end_is_not_held():
@@ -137,10 +107,6 @@ def test_a_usage_beside_a_choice_or_a_list_of_nothing_without_one_stays():
     assert shown(filtered, beside, DONE) == [filtered, beside, DONE]
 
 
-RESPONSES = (PAIRS / "responses.txt").read_bytes()
-MESSAGES = (PAIRS / "messages.txt").read_bytes()
-
-
 def read(
     data: bytes,
     endpoint: str,
@@ -157,61 +123,3 @@ def read(
     found = ended(recording, 60.0, broken)
     assert found.answer is None
     return found
-
-
-@pytest.mark.parametrize(("data", "endpoint"), [(RESPONSES, "responses"), (MESSAGES, "messages")])
-def test_a_stream_is_kept_only_with_its_last_event(data, endpoint):
-    events = [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
-    without = b"".join(events[:-1])
-    assert read(without, endpoint).why_not == "no finish reason"
-    assert read(without, endpoint, broken="connection reset").why_not == "cut"
-    assert read(data.removesuffix(b"\n\n"), endpoint, broken="connection reset").why_not == "cut"
-    # who has it needs no more; a server may also forget the blank line
-    assert read(data, endpoint, broken="connection reset").cached is not None
-    kept = read(data.removesuffix(b"\n\n"), endpoint).cached
-    assert kept is not None
-    assert kept.body == data
-    # another endpoint's end ends nothing
-    other = {"responses": "messages", "messages": "responses"}[endpoint]
-    assert read(data, other).cached is None
-
-
-@pytest.mark.parametrize("name", ["error", "response.failed", "response.cancelled"])
-def test_a_stream_with_an_error_inside_is_not_kept(name):
-    for data, endpoint in ((RESPONSES, "responses"), (MESSAGES, "messages")):
-        events = data.split(b"\n\n")
-        spoilt = b"\n\n".join([*events[:3], f"event: {name}\ndata: {{}}".encode(), *events[3:]])
-        assert read(spoilt, endpoint).why_not == "an error inside it"
-        recording = recorder(endpoint=endpoint)
-        recording.feed(spoilt, 11.0)
-        assert recording.has_failed
-
-
-@pytest.mark.parametrize(
-    ("said", "endpoint", "why_not"),
-    [
-        ({"object": "list", "data": [], "usage": {"prompt_tokens": 3}}, "embeddings", None),
-        ({"object": "list", "data": [{"score": 0.5}]}, "score", None),
-        ({"object": "error", "message": "no"}, "embeddings", "an error inside it"),
-        ({"error": {"message": "no"}}, "rerank", "an error inside it"),
-        ({"type": "error", "error": {}}, "messages", "an error inside it"),
-        ({"error": None, "output": [], "status": "completed"}, "responses", None),
-        ({"output": [], "status": "in_progress"}, "responses", "no finish reason"),
-        ({"output": [], "status": "failed"}, "responses", "no finish reason"),
-        ({"output": []}, "responses", "no finish reason"),
-        ({"output": "a", "status": "completed"}, "responses", "not an answer"),
-        ({"content": [], "stop_reason": None}, "messages", "no finish reason"),
-        ({"content": "a", "stop_reason": "end_turn"}, "messages", "not an answer"),
-        ([1], "embeddings", "not an answer"),
-        ({}, "embeddings", "not an answer"),
-        ({"detail": "loading"}, "score", "not an answer"),
-        ({"data": "soon"}, "embeddings", "not an answer"),
-        ({"embeddings": {"float": [[0.5]]}}, "embed", None),
-        ({"results": [{"index": 0, "relevance_score": 0.5}]}, "rerank", None),
-        ({"scores": [[0.5]]}, "score", None),
-    ],
-)
-def test_a_body_is_kept_if_it_says_that_it_is_complete(said, endpoint, why_not):
-    found = read(json.dumps(said).encode(), endpoint, content_type=JSON_TYPE)
-    assert found.why_not == why_not
-    assert (found.cached is None) == (why_not is not None)

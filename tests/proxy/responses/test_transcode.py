@@ -73,40 +73,9 @@ USAGE_EVENT, DONE = event(None, usage=COUNTS), b"data: [DONE]\n\n"
 ROLE = delta({"role": "assistant", "content": ""})
 
 
-def call(index: int, **said: Any) -> dict[str, Any]:
-    return {"tool_calls": [{"index": index, **said}]}
-
-
 def whole(*events: bytes) -> dict[str, Any] | None:
     answer = convert(kept(b"".join((*events, USAGE_EVENT, DONE))), WHOLE)
     return None if answer is None else json.loads(answer[1])
-
-
-CALLS = (
-    ROLE,
-    delta(call(0, id="a", type="function", function={"name": "f", "arguments": ""})),
-    delta(call(0, function={"arguments": '{"x":'})),
-    delta(call(0, function={"arguments": " 1}"})),
-    delta(call(1, id="b", type="function", function={"name": "g", "arguments": "{"})),
-    delta(call(1, function={"arguments": "}"})),
-    delta({}, finish="tool_calls"),
-)
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        # its arguments are no JSON; the second call's name never came; it ended by its length
-        (*CALLS[:2], CALLS[-1]),
-        (*CALLS[:4], delta(call(1, id="b", type="function")), CALLS[-1]),
-        (*CALLS[:-1], delta({}, finish="length")),
-        # the second call begins before the first; a call has two ids
-        (ROLE, CALLS[4], CALLS[5], CALLS[-1]),
-        (*CALLS[:4], delta(call(0, id="other")), CALLS[-1]),
-    ],
-)
-def test_calls_in_another_state_are_not_shown_whole(spoilt):
-    assert whole(*spoilt) is None
 
 
 def test_a_text_that_looks_like_a_usage_or_an_end_changes_nothing():
@@ -206,58 +175,6 @@ def test_an_unknown_field_anywhere_in_a_stream_makes_no_body(name):
     for path in places:
         stored = kept(as_stream(with_new(said, path)), endpoint=endpoint)
         assert convert(stored, wanted) is None, path
-
-
-CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("choices", 0, "message", "function_call"), {"name": "f", "arguments": "{}"}),
-        (("choices", 0, "message", "annotations"), [{"type": "url_citation"}]),
-        (("choices", 0, "message", "tool_calls"), [{"function": {"name": "f", "arguments": {}}}]),
-        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"arguments": "{}"}}]),
-        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"name": "f"}}]),
-        (("choices", 0, "message", "tool_calls"), [CALL | {"index": 1}]),
-        (("choices", 0, "message", "tool_calls"), {"0": CALL}),
-        (("choices", 0, "routed_experts"), "AAAA"),
-        (("kv_transfer_params",), {"remote_block_ids": [1]}),
-    ],
-)
-def test_what_a_stream_could_not_tell_makes_no_stream(place, value):
-    endpoint, wanted = asked("chat")
-    body = json.loads((PAIRS / "chat.json").read_bytes())
-    holder = body
-    for step in place[:-1]:
-        holder = holder[step]
-    holder[place[-1]] = value
-    stored = kept(json.dumps(body).encode(), JSON_TYPE, endpoint)
-    assert convert(stored, replace(wanted, stream=True, usage=True)) is None
-
-
-@pytest.mark.parametrize(
-    ("number", "changed"),
-    [
-        # a chunk of another answer, or of another model
-        (2, {"model": "other"}),
-        (2, {"choices": None}),
-        (2, {"choices": [{"index": 2, "delta": {"content": "A"}, "finish_reason": "stop"}]}),
-        (2, {"choices": [{"delta": {"content": "A"}, "finish_reason": None}]}),
-        # ended twice, or thoughts of one chunk without their logprobs
-        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}]}),
-        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "token_ids": "ab"}]}),
-        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "prompt_token_ids": "ab"}]}),
-        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "logprobs": {"content": "ab"}}]}),
-        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": 1}]}),
-        (2, {"choices": [{"index": 0, "delta": {"tool_calls": {"index": 0}}}]}),
-        (2, {"choices": ["A"]}),
-    ],
-)
-def test_a_chunk_that_does_not_fit_makes_no_body(number, changed):
-    said = chunks((PAIRS / "chat.txt").read_bytes())
-    said[number] |= changed
-    assert convert(kept(as_stream(said)), asked("chat")[1]) is None
 
 
 @pytest.mark.parametrize("depth", [300, 1000])
