@@ -4,11 +4,11 @@ import pytest
 
 from toolkit.protocol.request import endpoint
 from toolkit.proxy.config import Settings, TeamSetting, UpstreamSetting
-from toolkit.proxy.routes import ANSWERS, route
+from toolkit.proxy.routes import ANSWERS, OWN, PUBLIC, route
 
 UPSTREAMS = (UpstreamSetting(name="one", url="http://127.0.0.1:9"),)
 OPEN = Settings(upstreams=UPSTREAMS)
-TEAMS = Settings(upstreams=UPSTREAMS, teams=(TeamSetting(name="red", key_env="RED"),))
+TEAMS = (TeamSetting(name="red", key_env="RED"),)
 
 
 def status(method: str, path: str, settings: Settings = OPEN) -> int | str:
@@ -39,3 +39,12 @@ TRICKS = [
 def test_no_other_spelling_of_a_path_is_that_path(method: str, path: str) -> None:
     assert status(method, path) == 404
     assert status(method, path, Settings(upstreams=UPSTREAMS, paths=("/tokenize",))) == 404
+
+
+def test_settings_make_no_answer_and_no_own_page_another_one() -> None:
+    paths = (*ANSWERS, *OWN, *PUBLIC)
+    settings = Settings(upstreams=UPSTREAMS, paths=paths)
+    assert {status("POST", path, settings) for path in ANSWERS} == {"answer"}
+    assert {status("GET", path, settings) for path in (*OWN, *PUBLIC)} == {"own"}
+    closed = Settings(upstreams=UPSTREAMS, teams=TEAMS, paths=paths)
+    assert {status("GET", path, closed) for path in PUBLIC} == {404}
