@@ -6,7 +6,8 @@ import logging
 import random
 import re
 import socket
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,12 +15,52 @@ from urllib.parse import urlsplit
 import aiohttp
 import httpx
 import pytest
+from contract.harness.programs import until
 from support.recordings import recorded
-from support.simulated import Sim, Start, becomes_true, refuses_connections
 
 from toolkit.hosts import read_hosts
-from toolkit.sim.app import Fleet
+from toolkit.sim.app import Fleet, SimThread, serve_in_thread
 from toolkit.sim.presets import setups_for
+
+
+class Sim:
+    """A running simulator and a client for it."""
+
+    def __init__(self, thread: SimThread, client: httpx.Client) -> None:
+        self.thread, self.url, self.client = thread, thread.url, client
+
+    def chat(self, text: str = "Tell me about the garden", **fields: Any) -> httpx.Response:
+        """Ask one question; four tokens of answer unless said otherwise."""
+        body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": text}]}
+        return self.client.post("/v1/chat/completions", json=body | fields)
+
+    def numbers(self) -> dict[str, float]:
+        """Read `/metrics` line by line: everything before the last blank is the name."""
+        page = self.client.get("/metrics").text.splitlines()
+        pairs = [line.rpartition(" ") for line in page if line and not line.startswith("#")]
+        return {name: float(value) for name, _, value in pairs}
+
+
+Start = Callable[..., Sim]
+
+
+@pytest.fixture
+def start_sim() -> Iterator[Start]:
+    """Start servers of any preset, a hundred times as fast as life, named `tiny` and 512 tokens long."""
+    with ExitStack() as stack:
+
+        def start(name: str = "gptq-int4", **changes: Any) -> Sim:
+            chosen = {"model": "tiny", "max_model_len": 512, "time_scale": 0.01} | changes
+            thread = stack.enter_context(serve_in_thread(name, **chosen))
+            client = httpx.Client(base_url=thread.url, timeout=30, trust_env=False)
+            return Sim(thread, stack.enter_context(client))
+
+        yield start
+
+
+@pytest.fixture
+def sim(start_sim: Start) -> Sim:
+    return start_sim()
 
 
 def header_names(recording: bytes) -> list[str]:
@@ -68,7 +109,13 @@ def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(start_sim:
     assert sim.client.get("/metrics").status_code == 200
     lost = sim.client.post("/v1/completions", json={"prompt": "hi"})
     assert (lost.status_code, lost.json()["error"]["type"]) == (500, "InternalServerError")
-    assert becomes_true(lambda: refuses_connections(sim.url))
+    parts = urlsplit(sim.url)
+
+    def refuses() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((parts.hostname, parts.port)) != 0
+
+    until(refuses)
 
 
 def test_all_of_a_fleet_listen_and_its_hosts_file_reads_back() -> None:
@@ -142,9 +189,9 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(everybody())
-        assert becomes_true(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+        until(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
         # the one that asks is a client, too
-        assert becomes_true(lambda: len(sim.thread.server._runner.server.connections) == 1)
+        until(lambda: len(sim.thread.server._runner.server.connections) == 1)
     numbers = sim.numbers()
     assert numbers[f"vllm:num_requests_waiting{LABELS}"] == 0
     assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] == 0
@@ -158,7 +205,7 @@ def test_a_client_that_never_reads_holds_up_nobody_and_fills_no_memory(start_sim
     options = {"include_usage": True, "continuous_usage_stats": True}
     wish = question(1, stream=True, stream_options=options) | {"max_tokens": 4000}
     with deaf_client(sim.url, json.dumps(wish).encode()):
-        assert becomes_true(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
+        until(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
         assert sim.chat().status_code == 200
         waiting = [
             connection.transport.get_write_buffer_size()
