@@ -67,7 +67,7 @@ def validate(found: Any, version: str) -> None:
         kubernetes_validate.validate(found, version, strict=True)
 
 
-@pytest.mark.parametrize("text", [None, ONE, BARE + ONE, SIM, BARE + SIM])
+@pytest.mark.parametrize("text", [None, BARE + ONE, SIM])
 def test_every_object_and_the_compose_file_are_valid_by_their_own_schemas(text: str | None) -> None:
     found = site() if text is None else site(text)
     assert problems(composed(compose.kit(found)), "compose-spec.json") == []

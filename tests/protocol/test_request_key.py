@@ -103,7 +103,7 @@ def counted(fields: dict[str, Any]) -> dict[str, str]:
     return told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(NAMES | TEXTS, VALUES), max_size=4).map(tuple), st.randoms())
 @example((("a", "x:"), ("a", ":::")), random.Random(1))
 def test_a_form_is_what_python_reads_whatever_the_spelling(

@@ -83,16 +83,6 @@ def test_the_oldest_goes_when_room_is_short_and_one_seen_again_is_the_newest() -
     ]
 
 
-def test_one_tenants_flood_pushes_out_nobody_elses() -> None:
-    misses = MissHistory(100_000)
-    for number in range(5):
-        remember(misses, number, CHAT, "quiet")
-    for number in range(100, 2100):
-        remember(misses, number, {**CHAT, "seed": number}, "loud")
-    assert {reason(misses, number, "quiet")[0] for number in range(5)} == {"under way"}
-    assert misses.bytes_held <= 100_000
-
-
 def test_what_it_says_it_holds_covers_what_it_takes() -> None:
     misses = MissHistory(10**9)
     tracemalloc.start()

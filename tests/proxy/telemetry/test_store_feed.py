@@ -9,10 +9,9 @@ import pytest
 
 from toolkit.proxy.telemetry.metrics import Served
 from toolkit.proxy.telemetry.store_feed import Hand, StoreFeed
-from toolkit.records import Asked, Seen
+from toolkit.records import Seen
 
 WAIT_S = 60.0
-KEY = "0123456789abcdef" * 2
 
 
 @pytest.fixture(autouse=True)
@@ -53,41 +52,6 @@ class Batches:
         while not self.taken.empty():
             found += self.taken.get()
         return found
-
-
-def test_a_request_comes_as_a_row_with_how_it_was_served() -> None:
-    batches = Batches()
-    feed = StoreFeed(batches.opened, server="127.0.0.1:8000", say=print)
-    asked = Asked(exact_key=KEY, body_bytes=12, temperature=0.5)
-    row = (
-        served(
-            status=200, cache="hit", ttft_ms=1.5, latency_ms=2.5, prompt_tokens=3, cached_tokens=2,
-            output_tokens=4, finish_reason="stop",
-        ),
-        asked,
-    )  # fmt: skip
-    feed.put(row)
-    # without being closed
-    assert batches.taken.get(timeout=WAIT_S) == [
-        Seen(
-            ts=1000.0,
-            client="red",
-            server="127.0.0.1:8000",
-            method="POST",
-            path="/v1/chat/completions",
-            asked=asked,
-            status=200,
-            ttft_ms=1.5,
-            latency_ms=2.5,
-            prompt_tokens=3,
-            cached_tokens=2,
-            output_tokens=4,
-            finish_reason="stop",
-            cache="hit",
-        )
-    ]
-    feed.close()
-    assert batches.closed_in == ["store feed"]
 
 
 def test_a_store_that_hangs_holds_up_nobody_and_what_is_too_much_is_counted(

@@ -148,18 +148,6 @@ def test_a_start_that_moves_by_a_second_is_a_clocks_correction(
     assert bool(process.sees(SERVER, moved)) is is_restart
 
 
-# --- several upstreams ------------------------------------------------------------------------------------
-
-
-def test_of_whom_nothing_can_be_known_the_address_counts() -> None:
-    words = {Process(urls=(url,)).prints.of("tiny") for url in (A, B)}
-    assert len(words) == 2
-    seen, unwatched = Process(urls=(A,)), Process(urls=(A, B), probes=False)
-    for process in (seen, unwatched):
-        process.sees(SERVER)
-    assert seen.prints.of("tiny") != unwatched.prints.of("tiny")
-
-
 # --- file, Redis, other processes ---------------------------------------------------------------------------
 
 
@@ -203,23 +191,3 @@ def test_counters_are_written_now_and_then_and_only_where_they_are_needed() -> N
     writes = file.writes
     process.sees(*(replace(SERVER, tokens_total=10.0**power) for power in (3, 6)))
     assert file.writes == writes + 1, "where a start tells, it is the start that is written"
-
-
-def test_an_earlier_version_s_answers_are_found_until_anything_changes() -> None:
-    text = (
-        '{"version":"0.32.0","models":[{"id":"lora","root":"/loras/a","max_model_len":null},'
-        '{"id":"tiny","root":"/models/tiny","max_model_len":512}],"settings":"f00","started_at":1000.0,"tokens_total":0.0}'
-    )
-    file = Store(({"tiny": 3, "*": 5}, {A: text}))
-    process = Process(file)
-    assert process.words() == ("tiny@3", "lora@*5", "unknown@*5", "@*5")
-    process.sees(SERVER)
-    assert Process(file).words()[:2] == ("tiny@3", "lora@*5")
-    changed = Process(file)
-    changed.sees(replace(SERVER, version="0.33.0"))
-    assert "@3" not in changed.prints.of("tiny")
-    restarted = Process(file)
-    restarted.sees(replace(SERVER, started_at=2000.0))
-    assert restarted.words() == Process(file).words() != process.words()
-    # on other machines its numbers mean nothing
-    assert "@3" not in Process(Store(file.earlier), Redis()).prints.of("tiny")
