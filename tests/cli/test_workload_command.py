@@ -219,7 +219,7 @@ def test_a_profile_repeats_itself_as_the_requests_do_with_texts_only_where_they_
     ("words", "code", "parts"),
     [
         ((), 1, ("asks a model for anything", "Met were 1 of other kinds, e.g., GET /metrics, 1 damaged")),
-        (("--run", "nope"), 1, ("has no run `nope`", "The newest: r`")),
+        (("--run", "nope"), 1, ("has no run `nope`", "The newest: r.")),
         (("--db", "empty.db"), 1, ("Error: `empty.db` holds no capture yet", "toolkit capture data/sample.pcap")),
         (("--from", "none"), 1, ("cannot be read: no such file",)),
         (("--from", "poem.txt"), 1, ("poem.txt", "Known are")),
