@@ -66,6 +66,9 @@ def json_error(status: str, message: str) -> bytes:
 STREAM_ERROR = event(None, error={"message": "CUDA out of memory", "code": 500})
 GARBLED = b"no chunk size\r\n"
 
+NO_HTTP = "no HTTP answer"
+UPGRADE = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"
+BODY = WHOLE.encode()
 FAULTS = {
     # what the host does: (kind, status, the sentence's start)
     "closes before the headers": (writes(), "cut", None, CLOSED),
@@ -75,86 +78,34 @@ FAULTS = {
     "closes in the middle": (writes(HEAD + ROLE, token("Hello")), "cut", 200, CUT),
     "resets in the middle": (writes(HEAD, token("Hello"), reset=True), "cut", 200, ""),
     "closes before the end mark": (writes(HEAD, token("Hello"), FINISH), "cut", 200, CUT),
-    "promises more than it sends": (
-        writes(JSON_HEAD + b"content-length: 5000\r\n\r\n" + WHOLE.encode()),
-        "cut",
-        200,
-        CUT,
-    ),
+    "promises more than it sends": (writes(JSON_HEAD + b"content-length: 5000\r\n\r\n" + BODY), "cut", 200, CUT),
     "sends more than it promises": (
-        writes(JSON_HEAD + b"content-length: 20\r\n\r\n" + WHOLE.encode()),
-        "garbage",
-        None,
-        "no HTTP answer",
-    ),
-    "promises nonsense": (
-        writes(JSON_HEAD + b"content-length: -1\r\n\r\n" + WHOLE.encode()),
-        "garbage",
-        None,
-        "no HTTP answer",
-    ),
+        writes(JSON_HEAD + b"content-length: 20\r\n\r\n" + BODY), "garbage", None, NO_HTTP),
+    "promises nonsense": (writes(JSON_HEAD + b"content-length: -1\r\n\r\n" + BODY), "garbage", None, NO_HTTP),
     "garbles a chunk": (
-        writes(HEAD, token("Hello"), GARBLED, stays=True),
-        "garbage",
-        200,
-        "the body is not framed as HTTP says",
-    ),
-    "speaks another protocol": (
-        writes(b"SSH-2.0-OpenSSH_9.2 \x1b[31m\r\n"),
-        "garbage",
-        None,
-        "no HTTP answer",
-    ),
-    "sends no text at all": (writes(bytes(range(256))), "garbage", None, "no HTTP answer"),
+        writes(HEAD, token("Hello"), GARBLED, stays=True), "garbage", 200, "the body is not framed as HTTP says"),
+    "speaks another protocol": (writes(b"SSH-2.0-OpenSSH_9.2 \x1b[31m\r\n"), "garbage", None, NO_HTTP),
+    "sends no text at all": (writes(bytes(range(256))), "garbage", None, NO_HTTP),
     "sends a line without end": (
-        writes(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 100_000, stays=True),
-        "garbage",
-        None,
-        "no HTTP answer",
-    ),
+        writes(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 100_000, stays=True), "garbage", None, NO_HTTP),
     "sends headers without end": (
-        writes(b"HTTP/1.1 200 OK\r\n" + b"x: a\r\n" * 10_000, stays=True),
-        "garbage",
-        None,
-        "no HTTP answer",
-    ),
+        writes(b"HTTP/1.1 200 OK\r\n" + b"x: a\r\n" * 10_000, stays=True), "garbage", None, NO_HTTP),
     "claims gzip": (packed_with(b"gzip"), "garbage", 200, "the answer is compressed"),
     "claims an unknown packing": (packed_with(b"rot13"), "garbage", 200, "the body is no JSON"),
     "answers nothing": (http("", "204 No Content"), "garbage", 204, "the body is empty"),
     "is busy": (json_error("429 Too Many Requests", "slow down"), "http_429", 429, "slow down"),
     "fails": (http("<h1>oops</h1>", "500 Oops"), "http_500", 500, "<h1>oops</h1>"),
     "refuses": (json_error("401 Unauthorized", "no key"), "http_401", 401, "no key"),
-    "changes the protocol": (
-        writes(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"),
-        "http_101",
-        101,
-        "",
-    ),
+    "changes the protocol": (writes(UPGRADE), "http_101", 101, ""),
     "fails and closes in the middle of its reason": (
-        writes(b"HTTP/1.1 500 Oops\r\ncontent-length: 500\r\n\r\nno memory left"),
-        "http_500",
-        500,
-        "no memory left",
-    ),
+        writes(b"HTTP/1.1 500 Oops\r\ncontent-length: 500\r\n\r\nno memory left"), "http_500", 500, "no memory left"),
     "tells its failure in the stream": (
-        HEAD + token("Hello") + STREAM_ERROR + DONE + LAST,
-        "stream_error",
-        200,
-        "CUDA out of memory",
-    ),
+        HEAD + token("Hello") + STREAM_ERROR + DONE + LAST, "stream_error", 200, "CUDA out of memory"),
     "tells its failure in the stream and closes": (
-        writes(HEAD + token("Hello") + STREAM_ERROR),
-        "stream_error",
-        200,
-        "CUDA out of memory",
-    ),
+        writes(HEAD + token("Hello") + STREAM_ERROR), "stream_error", 200, "CUDA out of memory"),
     "gives no finish reason": (
-        HEAD + token("Hello") + DONE + LAST,
-        "no_finish",
-        200,
-        "the answer ended without a finish reason",
-    ),
-}
+        HEAD + token("Hello") + DONE + LAST, "no_finish", 200, "the answer ended without a finish reason"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -175,13 +126,16 @@ async def test_a_host_that_misbehaves_gets_its_kind_of_failure(what: str) -> Non
     assert (good.ok, good.error) == (True, None)
 
 
+WELL = (HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE)
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE),
-        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, reset=True),
-        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, GARBLED),
-        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, stays=True),
+        writes(*WELL),
+        writes(*WELL, reset=True),
+        writes(*WELL, GARBLED),
+        writes(*WELL, stays=True),
     ],
     ids=["closes", "resets", "garbles", "never ends"],
 )

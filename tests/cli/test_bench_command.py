@@ -26,6 +26,10 @@ NOBODY = "http://127.0.0.1:9"
 SHORT = ("--num-prompts", "8", "--max-concurrency", "4", "--max-tokens", "16")
 
 
+Start = Callable[..., SimThread]
+"""Starts a simulated server; its arguments change what it is."""
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -34,7 +38,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., SimThread]]:
+def start() -> Iterator[Start]:
     """Start simulated servers, a hundred times as fast as life."""
     with ExitStack() as stack:
         yield lambda name="gptq-int4", **changes: stack.enter_context(
@@ -60,9 +64,7 @@ def rows(query: str) -> list[tuple[Any, ...]]:
 # --- what it prints ----------------------------------------------------------------------------------
 
 
-def test_json_is_one_object_a_host_with_the_promised_keys_first(
-    start: Callable[..., SimThread],
-) -> None:
+def test_json_is_one_object_a_host_with_the_promised_keys_first(start: Start) -> None:
     first, second = start(), start("fp8")
     Path("hosts.txt").write_text(f"a {first.url}\nb {second.url}\n")
     told = said(*SHORT)
@@ -86,7 +88,7 @@ def test_every_key_is_explained_to_the_user() -> None:
     assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
-def test_the_table_names_every_host_and_what_explains_it(start: Callable[..., SimThread]) -> None:
+def test_the_table_names_every_host_and_what_explains_it(start: Start) -> None:
     Path("hosts.txt").write_text(f"quick {start().url}\ngone {NOBODY}\n")
     result = bench(*SHORT)
     assert result.exit_code == 0
@@ -98,7 +100,7 @@ def test_the_table_names_every_host_and_what_explains_it(start: Callable[..., Si
     assert any(line.startswith("TTFT: ") for line in notes)
 
 
-def test_with_limits_the_table_tells_who_keeps_them(start: Callable[..., SimThread]) -> None:
+def test_with_limits_the_table_tells_who_keeps_them(start: Start) -> None:
     result = bench(start().url, *SHORT, "--goodput", "e2e:1000s")
     assert "good" in result.stdout.splitlines()[0].split()
     assert "100%" in result.stdout.splitlines()[2]
@@ -107,7 +109,7 @@ def test_with_limits_the_table_tells_who_keeps_them(start: Callable[..., SimThre
     assert told["goodput"] == told["rps"]  # every ok answer is a good one
 
 
-def test_a_sweep_ends_with_its_levels_and_a_picture(start: Callable[..., SimThread]) -> None:
+def test_a_sweep_ends_with_its_levels_and_a_picture(start: Start) -> None:
     (told,) = said(
         start().url, "--sweep-concurrency", "1,2,4", "--max-tokens", "8", "--num-prompts", "4"
     )
@@ -122,7 +124,7 @@ def test_a_sweep_ends_with_its_levels_and_a_picture(start: Callable[..., SimThre
     assert told["run"] in picture.name
 
 
-def test_a_sweep_shows_a_table_of_its_levels(start: Callable[..., SimThread]) -> None:
+def test_a_sweep_shows_a_table_of_its_levels(start: Start) -> None:
     words = ("--sweep-concurrency", "1,2", "--max-tokens", "4", "--goodput", "e2e:1000s")
     result = bench(start().url, *words, "--chart", "picture.png", "--no-store")
     assert "2 at once is the most that keeps the limits" in result.stdout
@@ -143,9 +145,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_before_the_sweep() -> None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no `/dev/full`")
-def test_a_disk_that_is_full_for_the_picture_costs_no_figure(
-    start: Callable[..., SimThread],
-) -> None:
+def test_a_disk_that_is_full_for_the_picture_costs_no_figure(start: Start) -> None:
     words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--chart", "/dev/full", "--json")
     result = bench(start().url, *words)
     assert result.exit_code == 1
@@ -154,9 +154,7 @@ def test_a_disk_that_is_full_for_the_picture_costs_no_figure(
     assert error.startswith("Error: the picture `/dev/full` cannot be written: no space")
 
 
-def test_who_keeps_nothing_gets_no_picture_that_was_not_asked_for(
-    start: Callable[..., SimThread],
-) -> None:
+def test_who_keeps_nothing_gets_no_picture_that_was_not_asked_for(start: Start) -> None:
     words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--no-store", "--json")
     assert heard(bench(start().url, *words).stderr) == ""
     assert list(Path().iterdir()) == []
@@ -169,9 +167,7 @@ def test_a_sweep_that_nobody_answers_draws_no_picture() -> None:
     assert [file.name for file in Path("data").iterdir() if file.suffix == ".png"] == []
 
 
-def test_keys_of_recorded_bodies_that_nobody_sends_are_told_once(
-    start: Callable[..., SimThread],
-) -> None:
+def test_keys_of_recorded_bodies_that_nobody_sends_are_told_once(start: Start) -> None:
     Path("bodies.jsonl").write_text(
         '{"prompt": "Hi", "top_p": 0.5, "max_tokens": 4}\n{"prompt": "Ho", "tools": [], "top_p": 1}\n'
     )
@@ -191,9 +187,7 @@ def test_keys_of_recorded_bodies_that_nobody_sends_are_told_once(
         ("a.ndjson", '{"prompt": "Hi"}'),
     ],
 )
-def test_a_file_of_prompts_is_read_by_its_ending(
-    start: Callable[..., SimThread], name: str, text: str
-) -> None:
+def test_a_file_of_prompts_is_read_by_its_ending(start: Start, name: str, text: str) -> None:
     Path(name).write_text(text)
     said(start().url, *SHORT, "--profile", name)
     # one prompt, named by its line or number: read as lines of text, TOML would be two
@@ -203,7 +197,7 @@ def test_a_file_of_prompts_is_read_by_its_ending(
 # --- what it keeps -----------------------------------------------------------------------------------
 
 
-def test_every_request_is_kept_with_its_run_and_ledger(start: Callable[..., SimThread]) -> None:
+def test_every_request_is_kept_with_its_run_and_ledger(start: Start) -> None:
     (told,) = said(start().url, *SHORT, "--warmup", "3")
     ((run, verb, started, ended, client_ok),) = rows(
         "SELECT id, verb, started_at, ended_at, client_ok FROM runs"
@@ -219,14 +213,14 @@ def test_every_request_is_kept_with_its_run_and_ledger(start: Callable[..., SimT
     assert len(rows("SELECT * FROM verdicts")) == len(told["verdicts"])
 
 
-def test_no_prompt_and_no_answer_text_is_kept(start: Callable[..., SimThread]) -> None:
+def test_no_prompt_and_no_answer_text_is_kept(start: Start) -> None:
     Path("prompts.txt").write_text("Tell me about the zebracorn\n")
     said(start().url, *SHORT, "--profile", "prompts.txt")
     kept = b"".join(file.read_bytes() for file in Path("data").iterdir())
     assert b"zebracorn" not in kept
 
 
-def test_no_store_makes_no_file(start: Callable[..., SimThread]) -> None:
+def test_no_store_makes_no_file(start: Start) -> None:
     said(start().url, *SHORT, "--no-store")
     assert not Path("data").exists()
 
@@ -241,7 +235,7 @@ def test_no_store_makes_no_file(start: Callable[..., SimThread]) -> None:
     ],
 )
 def test_sameness_is_chosen_by_two_words(
-    start: Callable[..., SimThread], words: tuple[str, ...], kinds: dict[str, int]
+    start: Start, words: tuple[str, ...], kinds: dict[str, int]
 ) -> None:
     said(start().url, *SHORT, *words)
     assert dict(rows("SELECT kind, count(*) FROM shots GROUP BY kind")) == kinds
@@ -252,13 +246,13 @@ def test_sameness_is_chosen_by_two_words(
     [((), 8), (("--no-stream",), 0), (("--mix", "50"), 4), (("--profile", "contest"), 4)],
 )
 def test_streaming_is_the_users_word_then_the_profiles(
-    start: Callable[..., SimThread], words: tuple[str, ...], streams: int
+    start: Start, words: tuple[str, ...], streams: int
 ) -> None:
     said(start().url, *SHORT, *words)
     assert rows("SELECT sum(stream) FROM shots") == [(streams,)]
 
 
-def test_a_rate_plans_its_sends_whatever_answers_take(start: Callable[..., SimThread]) -> None:
+def test_a_rate_plans_its_sends_whatever_answers_take(start: Start) -> None:
     words = (
         "--request-rate",
         "50",
@@ -276,7 +270,7 @@ def test_a_rate_plans_its_sends_whatever_answers_take(start: Callable[..., SimTh
     assert [round((at - planned[0]) * 1000, 2) for at in planned] == [20 * n for n in range(10)]
 
 
-def test_earlier_spellings_still_work(start: Callable[..., SimThread]) -> None:
+def test_earlier_spellings_still_work(start: Start) -> None:
     words = ("--requests", "4", "--rate", "90", "--most-under-way", "3", "--max-tokens", "4")
     said(start().url, *words)
     said(start().url, "--requests", "4", "--concurrency", "3", "--max-tokens", "4")
@@ -287,7 +281,7 @@ def test_earlier_spellings_still_work(start: Callable[..., SimThread]) -> None:
     ]
 
 
-def test_a_duration_ends_the_run(start: Callable[..., SimThread]) -> None:
+def test_a_duration_ends_the_run(start: Start) -> None:
     (told,) = said(
         start().url, "--duration", "300ms", "--max-concurrency", "2", "--max-tokens", "4"
     )
@@ -373,7 +367,7 @@ def test_a_key_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch
     assert result.stderr.startswith("Error: `ALICE_KEY` is not set")
 
 
-def test_a_model_that_no_host_serves_is_one_error(start: Callable[..., SimThread]) -> None:
+def test_a_model_that_no_host_serves_is_one_error(start: Start) -> None:
     Path("hosts.txt").write_text(f"alice {start(model='tiny').url}\n")
     result = bench("--model", "llama")
     assert result.exit_code == 1
@@ -383,9 +377,7 @@ def test_a_model_that_no_host_serves_is_one_error(start: Callable[..., SimThread
     )
 
 
-def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(
-    start: Callable[..., SimThread],
-) -> None:
+def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(start: Start) -> None:
     Path("hosts.txt").write_text(f"a {start(model='tiny').url}\nb {start(model='other').url}\n")
     first, second = said(*SHORT, "--model", "other")
     assert (first["ok"], first["error_kinds"]) == (0, {"not_sent": 8})
@@ -438,7 +430,7 @@ def test_a_wrong_command_line_exits_2(words: tuple[str, ...], message: str) -> N
     assert not Path("data").exists()
 
 
-def test_both_words_for_sameness_may_bear_a_mark_anywhere(start: Callable[..., SimThread]) -> None:
+def test_both_words_for_sameness_may_bear_a_mark_anywhere(start: Start) -> None:
     (told,) = said(start().url, *SHORT, "--unique", "--repeat", "--nonce", "end")
     assert told["ok"] == 8
 

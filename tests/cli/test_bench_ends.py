@@ -31,6 +31,10 @@ ENDLESS = ("--duration", "10m", "--max-concurrency", "2", "--max-tokens", "8")
 CARDS = http(json.dumps({"data": [{"id": "tiny"}]}), content_type="application/json")
 
 
+Start = Callable[..., SimThread]
+"""Starts a simulated server; its arguments change what it is."""
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -39,7 +43,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., SimThread]]:
+def start() -> Iterator[Start]:
     """Start simulated servers, fifty times as fast as life."""
     with ExitStack() as stack:
         yield lambda name="gptq-int4", **changes: stack.enter_context(
@@ -93,9 +97,7 @@ def stored_shots() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_and_shows_what_was_measured(
-    start: Callable[..., SimThread], by: signal.Signals
-) -> None:
+def test_ctrl_c_keeps_and_shows_what_was_measured(start: Start, by: signal.Signals) -> None:
     with benching(start().url, *ENDLESS, "--json") as running:
         until(stored_shots)
         (told,), errors = interrupted(running, by)
@@ -107,9 +109,7 @@ def test_ctrl_c_keeps_and_shows_what_was_measured(
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_sweep_shows_the_levels_that_were_reached(
-    start: Callable[..., SimThread],
-) -> None:
+def test_ctrl_c_in_a_sweep_shows_the_levels_that_were_reached(start: Start) -> None:
     # the third level can never be over
     words = ("--sweep-concurrency", "1,2,4", "--num-prompts", "4", "--max-tokens", "8", "--json")
     with serving({"/v1/models": CARDS, "/v1/chat/completions": _hang}) as silent:
@@ -141,9 +141,7 @@ async def _hang(_: object) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_second_ctrl_c_ends_it_all(
-    start: Callable[..., SimThread], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c_ends_it_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def impatient(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -173,7 +171,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: float) -> list[int]:
 
 @pytest.mark.slow
 def test_a_store_that_is_locked_for_a_while_costs_no_shot(
-    start: Callable[..., SimThread], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = refusing(monkeypatch, times=2)
     words = ["bench", start().url, "--duration", "2s", "--max-tokens", "4", "--json"]
@@ -189,7 +187,7 @@ def test_a_store_that_is_locked_for_a_while_costs_no_shot(
 
 
 def test_a_store_that_stays_locked_costs_no_figure(
-    start: Callable[..., SimThread], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(monkeypatch, times=float("inf"))
     result = CliRunner().invoke(main, ["bench", start().url, "--max-tokens", "4", "--json"])
@@ -205,9 +203,7 @@ def test_a_store_that_stays_locked_costs_no_figure(
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_files_are_no_reason_to_fail(
-    start: Callable[..., SimThread], closed: str
-) -> None:
+def test_closed_standard_files_are_no_reason_to_fail(start: Start, closed: str) -> None:
     words = [*PROGRAM, start().url, "--num-prompts", "4", "--max-tokens", "4", "--no-store"]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *words],
@@ -224,7 +220,7 @@ def test_closed_standard_files_are_no_reason_to_fail(
 
 
 @pytest.mark.slow
-def test_nothing_of_the_users_matplotlib_is_heard_or_harms(start: Callable[..., SimThread]) -> None:
+def test_nothing_of_the_users_matplotlib_is_heard_or_harms(start: Start) -> None:
     Path("file").write_text("")
     Path("matplotlibrc").write_text("nonsense.key: 1\nfont.family: Nowhere\n")
     done = subprocess.run(

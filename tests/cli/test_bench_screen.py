@@ -284,14 +284,18 @@ def test_the_line_tells_what_is_going_on() -> None:
     assert progress.line(4.0, 5) == "0.5 requests/s, 75 tokens/s, 5 under way, 1 failed"
 
 
+Start = Callable[..., SimThread]
+"""Starts a simulated server; its arguments change what it is."""
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., SimThread]]:
+def start() -> Iterator[Start]:
     with ExitStack() as stack:
         yield lambda **changes: stack.enter_context(serve_in_thread("gptq-int4", **changes))
 
 
 @pytest.mark.slow
-def test_on_a_terminal_a_line_moves_and_is_gone_at_the_end(start: Callable[..., SimThread]) -> None:
+def test_on_a_terminal_a_line_moves_and_is_gone_at_the_end(start: Start) -> None:
     words = ["--no-store", "--num-prompts", "24", "--max-tokens", "64"]
     received = on_a_terminal([*PROGRAM, start(time_scale=0.3).url, *words], columns=150)
     moving, _, after = received.partition("\x1b[?25h")  # the cursor is shown again
@@ -306,9 +310,7 @@ def test_on_a_terminal_a_line_moves_and_is_gone_at_the_end(start: Callable[..., 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_a_terminal_without_colours_gets_none(
-    start: Callable[..., SimThread], environment: dict[str, str]
-) -> None:
+def test_a_terminal_without_colours_gets_none(start: Start, environment: dict[str, str]) -> None:
     words = ["--no-store", "--num-prompts", "4", "--max-tokens", "4"]
     received = on_a_terminal([*PROGRAM, start(time_scale=0.01).url, *words], **environment)
     assert "4/4" in received
