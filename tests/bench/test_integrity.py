@@ -54,6 +54,7 @@ def claims(tokens: int, **more: Any) -> list[RequestRecord]:
         # a backend that serves long prompts from a prefix cache is no response cache
         ([*LONG_PROMPTS, *READ_BEFORE], {"without": [*LONG_PROMPTS, *READ_BEFORE]}, {HIDDEN: "high"}),
         ([*FIRST, *MEMORY], {"without": [*MEMORY, *FIRST[8:]]}, {CACHE: "high", HIDDEN: "high"}),
+        ([*FIRST, *MEMORY], {"requests": 16, "generation_tokens": 1400}, {CACHE: "high", HIDDEN: "medium"}),
         (uniques(16, tokens=5), {"generation_tokens": 64}, {}),  # it does not count the first token
         (uniques(40), {"without": uniques(40)[:2]}, {}),  # a twentieth explains nothing
         (uniques(40), {"without": uniques(40)[:3]}, {HIDDEN: "high"}),

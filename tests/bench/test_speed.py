@@ -314,6 +314,6 @@ def test_fast_failures_are_told_with_their_kinds_and_dead_hosts_are_not_fast() -
 def test_replays_do_not_make_failures_look_slow() -> None:
     first = uniques(8)
     memory = [replayed(first[n], 8 + n) for n in range(8)]
-    records = [*first, *memory, *(failed(n, took_ms=20.0) for n in range(16, 20))]
+    records = [*first, *memory, *(failed(n, took_ms=600.0) for n in range(16, 20))]
     found = accused(records, books(records, without=memory))
     assert found == {"response_cache": "high", "fast_failures": "high"}

@@ -89,7 +89,8 @@ def by_length(cut: int, of: int) -> list[RequestRecord]:
         (alike(finish_reason="length", max_tokens=32), None, {}),
         (alike(output_tokens=15), None, {}),
         (alike(output_tokens_estimated=True), None, {}),
-        ([replace(each, text_chars=130) for each in alike()], None, {}),
+        ([replace(each, text_chars=130 + each.slot % 4) for each in alike()], None, {CUT: "medium"}),
+        ([replace(each, text_chars=130 + each.slot % 3) for each in alike()], None, {}),
         # the front hung up: the server finished no request, though it made all their tokens
         (WHOLE, {"requests": 0, "generation_tokens": 3200, "finished_stop": 0, "finished_length": 0},
          {CUT: "medium"}),
