@@ -183,6 +183,17 @@ async def test_a_metrics_page_that_is_none_says_why(
         assert str(raised.value) == error
 
 
+async def test_a_page_that_moved_on_the_same_host_is_followed() -> None:
+    """LiteLLM's metrics stand at `/metrics/`."""
+    page = http(recorded("metrics_after_load.txt"), content_type="text/plain")
+    moved = http("", "307 Temporary Redirect", location="/metrics/")
+    async with (
+        RawServer({"/metrics": moved, "/metrics/": page}) as server,
+        client_of(server.url) as client,
+    ):
+        assert (await client.numbers()).requests_total == 1022
+
+
 async def test_the_round_trip_is_a_handshake_and_asks_nothing() -> None:
     async with RawServer({}) as server, client_of(server.url) as client:
         rtt_ms = await client.rtt_ms()

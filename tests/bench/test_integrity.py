@@ -30,6 +30,7 @@ READ_BEFORE = [
     twin(LONG_PROMPTS[n], 16 + n, e2e_ms=320.0, took_ms=320.0, text_hash=LONG_PROMPTS[n].text_hash)
     for n in range(8)
 ]
+BUNDLED = uniques(16, token_chunks=30)
 ESTIMATED = uniques(16, tokens=50, output_tokens_estimated=True)
 NO_USAGE = [replace(each, output_tokens=None, stream=False) for each in ESTIMATED]
 HIDDEN, OTHERS, CACHE = "hidden_backend", "foreign_traffic", "response_cache"
@@ -46,6 +47,7 @@ def claims(tokens: int, **more: Any) -> list[RequestRecord]:
         # hidden_backend: answers that no counter knows
         (FIRST, {"without": FIRST[:8]}, {HIDDEN: "high"}),
         (FIRST, {"without": FIRST[:8], "requests": None}, {HIDDEN: "medium"}),
+        (BUNDLED, {"without": BUNDLED[:8]}, {HIDDEN: "high"}),
         (FIRST, {"generation_tokens": 800}, {HIDDEN: "medium"}),  # as many chunks as it claims
         ([*FIRST, *ANEW], {"without": [*FIRST, *ANEW]}, {HIDDEN: "high"}),  # and no cache
         ([*FIRST, *ANEW], {"without": ANEW}, {HIDDEN: "high"}),
@@ -93,8 +95,8 @@ def claims(tokens: int, **more: Any) -> list[RequestRecord]:
         # 32 tokens of 256 claimed ones were delivered; the engine made 35 and finished no request
         (uniques(16, tokens=256, token_chunks=32, text_chars=140),
          {"requests": 0, "generation_tokens": 16 * 35}, {"inflated_usage": "medium"}),
-        (uniques(16, token_chunks=30), {}, {}),  # speculative decoding bundles honestly
-        (uniques(16, token_chunks=30), None, {}),
+        (BUNDLED, {}, {}),  # speculative decoding bundles honestly
+        (BUNDLED, None, {}),
         (uniques(16, token_chunks=10, text_chars=40), {}, {}),  # thoughts that are not shown
         (uniques(16, tokens=15, text_chars=10, token_chunks=3), None, {}),  # too little to judge
         (uniques(16, tokens=15, text_chars=60, token_chunks=3), None, {}),
