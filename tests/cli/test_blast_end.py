@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.blasted import blasted
 
 from toolkit.cli.blast.progress import StoredBlast
 from toolkit.cli.blast.verb import _show_end, resume_command, strain_of
@@ -67,29 +66,6 @@ def test_the_way_on_repeats_what_the_run_does_not_remember() -> None:
     assert resume_command((), "r1", database=usual, window=300.0, scout_every=0.5) == (
         "toolkit blast --resume r1 --window 300s --scout-every 0.5s"
     )
-
-
-def test_the_board_that_shows_it_again_is_that_of_its_own_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "other.db"
-    run = blasted(path, hosts=5, seconds=20)
-    with Store.open(path) as store:
-        stored = StoredBlast(store, run.id, window_s=900.0)
-        store.add_event(Event(run=run.id, at=run.started_at + 20, kind="resume"))
-        code = _show_end(
-            store,
-            stored,
-            0,
-            [],
-            was_stopped=False,
-            database=path,
-            not_neutral=None,
-            again="",
-            as_json=False,
-        )
-    assert code == 0
-    assert f"; `toolkit board --run {run.id} --db {path}` shows" in capsys.readouterr().err
 
 
 # --- a run that was to go on ------------------------------------------------------------------------

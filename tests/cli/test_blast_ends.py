@@ -64,6 +64,8 @@ def test_an_interrupt_ends_the_load_cleanly_and_shows_what_was_counted(
         errors = blast.running.err
         assert errors[-1] == f"Stopped; go on with `toolkit blast --resume {run_id} {HOW}`"
         assert any(line.startswith("Stopping: ") for line in errors)
+        again = f"toolkit board --run {run_id} --db t.db"
+        assert f"Kept in `t.db`; `{again}` shows these standings again" in errors
         assert "KeyboardInterrupt" not in blast.running.text
     assert {file.name.partition("-")[0] for file in tmp_path.iterdir()} == {"hosts.txt", "t.db"}
 

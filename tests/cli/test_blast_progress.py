@@ -109,32 +109,18 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_a_busy_database_cos
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(blast_progress, "LINE_EVERY_S", 0.0)
-    boards = iter([None, ToolkitError("locked"), (board([standing("a", 1)]), 10.0)])
+    seen = (board([standing("a", 1)]), 10.0)
+    looks = iter([None, ToolkitError("locked"), seen, KeyError("over")])
 
-    async def main() -> None:
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def look() -> tuple[Board, float] | None:
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-        def look() -> Any:
-            told = next(boards, None)
-            if told is None and next_is_over():
-                loop.call_soon_threadsafe(done.set)
-            if isinstance(told, ToolkitError):
-                raise told
-            return told
-
-        calls = [0]
-
-        def next_is_over() -> bool:
-            calls[0] += 1
-            return calls[0] > 1
-
-        with BlastProgress(60.0, 1) as progress:
-            watching = asyncio.create_task(progress.watch(look))
-            await done.wait()
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-    asyncio.run(main())
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == [STARTING, "0:10 of 1:00; 1 user; a leads with 1.0 requests/s; 0.0% errors"]
+    with BlastProgress(60.0, 1) as progress, pytest.raises(KeyError, match="over"):
+        asyncio.run(progress.watch(look))
+    assert capsys.readouterr().err.splitlines() == [
+        STARTING,
+        "0:10 of 1:00; 1 user; a leads with 1.0 requests/s; 0.0% errors",
+    ]

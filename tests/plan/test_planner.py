@@ -390,6 +390,8 @@ def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
     assert has(planned(QWEN, fast, settings=EngineSettings(tp=2), **asked), "takes 3.48 ms")
     # an image encoder is not read for text: 35,107,181,936 - 446,571,248 - 248,320 x 2048 parameters of 2 bytes = 68.30e9
     assert has(planned(HYBRID, fast), "reads 68.3 GB of weights")
+    # an embedding that is the output's matrix, too, is read
+    assert has(planned("gemma-2-27b-it", fast, on_disk=54_000_000_000), "reads 54.0 GB of weights")
     for seconds, doubted in ((0.34, True), (0.36, False)):
         measured = planned(QWEN, fast, seconds_per_request=seconds, **asked)
         assert has(measured, "did a cache answer?") is doubted
