@@ -82,6 +82,7 @@ class Database:
         """A message that came so many seconds after it left, by two clocks."""
         message = Worker().message(**changes)
         self.record.take(message, message["sent_at"] + delay_s)
+        self.record.add_event(Event(run=RUN, at=message["seconds"][0]["at_s"], kind="phase"))
 
     def stored(self, part: int) -> list[Any]:
         return [each for batch in self.batches for each in batch[part]]
@@ -234,8 +235,9 @@ def test_what_comes_during_a_write_follows_what_came_before_however_that_ends(
     else:
         assert database.record.write_out() is (fault is None)
     assert database.record.write_out()
-    assert [one.at_s for one in database.stored(0)] == [100, 101]
+    assert [[one.at_s for one in database.stored(part)] for part in (0, 1)] == [[100, 101]] * 2
     assert [one.slot for one in database.stored(2)] == [100, 101]
+    assert [one.at for one in database.stored(3)] == [100, 101]
 
 
 def test_a_database_that_refuses_for_too_long_costs_the_oldest_and_it_is_said(

@@ -158,6 +158,7 @@ def test_one_per_cent_are_canaries_half_unique_half_their_exact_twins() -> None:
         alike = ("body", "stream", "prompt", "max_tokens")
         assert [getattr(order, f) for f in alike] == [getattr(original, f) for f in alike]
         assert (order.repeats, original.repeats) == (True, False)
+        assert order.slot == (original.slot or 0) + 1
     assert not unique
 
 
