@@ -207,7 +207,7 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
     from rich.console import Group
     from rich.text import Text
 
-    from toolkit.report.tables import Column, notes, record_table
+    from toolkit.report.tables import Column, notes, table_of
     from toolkit.safe_text import printable
     from toolkit.units import latency, per_second, percent, whole
 
@@ -251,7 +251,7 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
         most_names=NAMES_IN_A_NOTE,
     )
     blank = [Text()] if reasons or findings else []
-    return Group(record_table(columns, sightings, console), *blank, *lines)
+    return Group(table_of(columns, sightings, console), *blank, *lines)
 
 
 def _status(sighting: Sighting) -> "Text":

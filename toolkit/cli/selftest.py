@@ -13,8 +13,6 @@ from toolkit.cli.output import print_json
 from toolkit.units import DASH, latency, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from toolkit.bench.selftest import SelftestLevel
 
 MOST_STREAMS = 10_000
@@ -98,36 +96,33 @@ def _announce(what: str) -> None:
 
 def _print_table(levels: "list[SelftestLevel]", rate: "SelftestLevel | None") -> None:
     from toolkit.bench.selftest import conclusion
-    from toolkit.report.tables import Column, screen, table_of
+    from toolkit.report.tables import Column, screen
 
-    columns: list[tuple[Column, Callable[[SelftestLevel], str]]] = [
-        (Column(title="streams", right=True), lambda one: str(one.streams)),
-        (
-            Column(title="answers", right=True, spare=5),
+    columns = [
+        Column("streams", lambda one: str(one.streams), right=True),
+        Column(
+            "answers",
             lambda one: f"{one.requests - one.errors:,}/{one.requests:,}",
+            right=True,
+            spare=5,
         ),
-        (Column(title="TTFT +p50", right=True), lambda one: latency(one.ttft_delay.p50_ms)),
-        (Column(title="+p99", right=True), lambda one: latency(one.ttft_delay.p99_ms)),
-        (Column(title="+mean", right=True), lambda one: latency(one.ttft_delay.mean_ms)),
-        (
-            Column(title="token +p50", right=True, spare=4),
-            lambda one: latency(one.token_delay.p50_ms),
-        ),
-        (Column(title="+p99", right=True, spare=3), lambda one: latency(one.token_delay.p99_ms)),
-        (Column(title="ITL error p50", right=True), lambda one: latency(one.itl_error.p50_ms)),
-        (Column(title="p99", right=True), lambda one: latency(one.itl_error.p99_ms)),
-        (
-            Column(title="CPU/event", right=True),
+        Column("TTFT +p50", lambda one: latency(one.ttft_delay.p50_ms), right=True),
+        Column("+p99", lambda one: latency(one.ttft_delay.p99_ms), right=True),
+        Column("+mean", lambda one: latency(one.ttft_delay.mean_ms), right=True),
+        Column("token +p50", lambda one: latency(one.token_delay.p50_ms), right=True, spare=4),
+        Column("+p99", lambda one: latency(one.token_delay.p99_ms), right=True, spare=3),
+        Column("ITL error p50", lambda one: latency(one.itl_error.p50_ms), right=True),
+        Column("p99", lambda one: latency(one.itl_error.p99_ms), right=True),
+        Column(
+            "CPU/event",
             lambda one: f"{one.cpu_us_per_event:,.1f} us" if one.cpu_us_per_event else DASH,
+            right=True,
         ),
-        (Column(title="CPU", right=True, spare=2), lambda one: percent(one.cpu_share)),
-        (
-            Column(title="server late p99", right=True, spare=1),
-            lambda one: latency(one.server_late.p99_ms),
-        ),
+        Column("CPU", lambda one: percent(one.cpu_share), right=True, spare=2),
+        Column("server late p99", lambda one: latency(one.server_late.p99_ms), right=True, spare=1),
     ]
     console = screen()
-    console.print(table_of(columns, levels, console))
+    console.records(columns, levels)
     console.print()
     if rate:
         console.print(

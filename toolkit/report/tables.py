@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -19,7 +19,6 @@ GAP = 3
 """Characters between two columns."""
 PIPE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, where rich would assume 80 and cut."""
-Record = TypeVar("Record")
 Cell = str | Text
 
 
@@ -59,7 +58,7 @@ class Screen(Console):
 
     def records(self, columns: Sequence[Column], records: Sequence[Any]) -> None:
         """Print a table that fits, with a row for each record."""
-        self.print(record_table(columns, records, self))
+        self.print(table_of(columns, records, self))
 
 
 def screen() -> Screen:
@@ -82,20 +81,10 @@ def side_screen() -> Screen:
     return Screen(file=drawing_on(sys.stderr))
 
 
-def record_table(columns: Sequence[Column], records: Sequence[Any], console: Console) -> Table:
+def table_of(columns: Sequence[Column], records: Sequence[Any], console: Console) -> Table:
     """A row for each record, of the cells that its columns make."""
     rows = [[column.cell(record) for column in columns] for record in records]
     return fit_table(columns, rows, console)
-
-
-def table_of(
-    columns: Sequence[tuple[Column, Callable[[Record], Cell]]],
-    records: Sequence[Record],
-    console: Console,
-) -> Table:
-    """A row for each record; each column comes with the function that makes its cell."""
-    rows = [[cell(record) for _, cell in columns] for record in records]
-    return fit_table([column for column, _ in columns], rows, console)
 
 
 def notes(

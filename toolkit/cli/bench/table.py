@@ -1,6 +1,6 @@
 """How `toolkit bench` shows results to a person: a table, what explains it, a sweep's levels, the client's health."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -22,8 +22,6 @@ LEGEND = (
     "latency. req/s, tok/s: of ok answers, over the time from first send to last end. p50, p95: nearest rank, "
     "within 1 %."
 )
-
-Cell = Callable[[HostSummary], str | Text]
 
 
 def _ok(figures: HostSummary) -> Text:
@@ -47,38 +45,28 @@ def _verdicts(figures: HostSummary) -> Text:
     return Text(", ".join(codes).replace("_", " ") or DASH, style=style)
 
 
-FIGURES: Mapping[str, tuple[Column, Cell]] = {
-    "ok": (Column(title="ok", right=True), _ok),
-    "rps": (Column(title="req/s", right=True, spare=1), lambda one: per_second(one.rps)),
-    "output_tokens_per_s": (Column(title="tok/s", right=True, spare=2), _tokens_per_s),
-    "ttft_p50_ms": (
-        Column(title="TTFT p50", right=True, spare=3),
-        lambda one: latency(one.ttft_p50_ms),
+FIGURES: Mapping[str, Column] = {
+    "ok": Column("ok", _ok, right=True),
+    "rps": Column("req/s", lambda one: per_second(one.rps), right=True, spare=1),
+    "output_tokens_per_s": Column("tok/s", _tokens_per_s, right=True, spare=2),
+    "ttft_p50_ms": Column("TTFT p50", lambda one: latency(one.ttft_p50_ms), right=True, spare=3),
+    "ttft_p95_ms": Column("p95", lambda one: latency(one.ttft_p95_ms), right=True, spare=8),
+    "tpot_p50_ms": Column("TPOT p50", lambda one: latency(one.tpot_p50_ms), right=True, spare=7),
+    "itl_p95_ms": Column("ITL p95", lambda one: latency(one.itl_p95_ms), right=True, spare=9),
+    "e2e_p50_ms": Column("E2E p50", lambda one: latency(one.e2e_p50_ms), right=True),
+    "e2e_p95_ms": Column("p95", lambda one: latency(one.e2e_p95_ms), right=True, spare=6),
+    "twin_e2e_p50_ms": Column(
+        "twins", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
     ),
-    "ttft_p95_ms": (Column(title="p95", right=True, spare=8), lambda one: latency(one.ttft_p95_ms)),
-    "tpot_p50_ms": (
-        Column(title="TPOT p50", right=True, spare=7),
-        lambda one: latency(one.tpot_p50_ms),
-    ),
-    "itl_p95_ms": (
-        Column(title="ITL p95", right=True, spare=9),
-        lambda one: latency(one.itl_p95_ms),
-    ),
-    "e2e_p50_ms": (Column(title="E2E p50", right=True), lambda one: latency(one.e2e_p50_ms)),
-    "e2e_p95_ms": (Column(title="p95", right=True, spare=6), lambda one: latency(one.e2e_p95_ms)),
-    "twin_e2e_p50_ms": (
-        Column(title="twins", right=True, spare=5),
-        lambda one: latency(one.twin_e2e_p50_ms),
-    ),
-    "rtt_ms": (Column(title="RTT", right=True, spare=10), lambda one: latency(one.rtt_ms)),
+    "rtt_ms": Column("RTT", lambda one: latency(one.rtt_ms), right=True, spare=10),
 }
 OF_A_LEVEL = "ok rps output_tokens_per_s ttft_p50_ms tpot_p50_ms e2e_p50_ms e2e_p95_ms".split()
-HOST = (Column(title="host", widest=WIDEST_NAME), lambda one: one.name)
-AT_ONCE = (Column(title="at once", right=True), lambda one: whole(one.concurrency))
+HOST = Column("host", lambda one: one.name, widest=WIDEST_NAME)
+AT_ONCE = Column("at once", lambda one: whole(one.concurrency), right=True)
 """Of a sweep: the level whose figures stand in the row."""
-GOOD = (Column(title="good", right=True), lambda one: percent(one.good_share))
-GOODPUT = (Column(title="good/s", right=True, spare=4), lambda one: per_second(one.goodput))
-VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
+GOOD = Column("good", lambda one: percent(one.good_share), right=True)
+GOODPUT = Column("good/s", lambda one: per_second(one.goodput), right=True, spare=4)
+VERDICTS = Column("verdict", _verdicts, widest=WIDEST_VERDICTS)
 
 
 def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:

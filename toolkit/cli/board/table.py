@@ -1,6 +1,6 @@
 """How `toolkit board` shows standings to a person: a table, the rules it follows, and what explains it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -18,8 +18,6 @@ LAST_EVENTS = 6
 LATE_S, STALE_S = 5, 15
 """Data that is older than that is amber, then red."""
 UNSURE = "?"
-
-Cell = Callable[[Standing], str | Text]
 
 
 def _change(standing: Standing) -> Text:
@@ -56,47 +54,58 @@ def _badges(standing: Standing) -> Text:
     return Text(shown or DASH, style="green" if codes else "")
 
 
-COLUMNS: Sequence[tuple[Column, Cell]] = (
-    (
-        Column(title="#", right=True),
+COLUMNS = (
+    Column(
+        "#",
         lambda seen: DASH if seen.rank is None else f"{'=' if seen.tied else ''}{seen.rank}",
+        right=True,
     ),
-    (Column(title="", spare=9), _change),
-    (
-        Column(title="host", widest=WIDEST_NAME),
+    Column("", _change, spare=9),
+    Column(
+        "host",
         lambda seen: Text(seen.name, style="red" if seen.trouble else ""),
+        widest=WIDEST_NAME,
     ),
-    (Column(title="req/s", right=True), lambda seen: per_second(seen.rps)),
-    (
-        Column(title="tok/s", right=True, spare=2),
+    Column("req/s", lambda seen: per_second(seen.rps), right=True),
+    Column(
+        "tok/s",
         lambda seen: (
             ("~" if seen.output_tokens_estimated else "") + per_second(seen.output_tokens_per_s)
         ),
+        right=True,
+        spare=2,
     ),
-    (
-        Column(title="TTFT p50", right=True, spare=5),
+    Column(
+        "TTFT p50",
         lambda seen: _latency(seen.ttft_p50_ms, seen.streamed, FEW_FOR_P50),
+        right=True,
+        spare=5,
     ),
-    (
-        Column(title="p95", right=True, spare=4),
+    Column(
+        "p95",
         lambda seen: _latency(seen.ttft_p95_ms, seen.streamed, FEW_FOR_P95),
+        right=True,
+        spare=4,
     ),
-    (
-        Column(title="E2E p50", right=True, spare=3),
-        lambda seen: _latency(seen.p50_ms, seen.ok, FEW_FOR_P50),
+    Column(
+        "E2E p50", lambda seen: _latency(seen.p50_ms, seen.ok, FEW_FOR_P50), right=True, spare=3
     ),
-    (Column(title="p95", right=True), lambda seen: _latency(seen.p95_ms, seen.ok, FEW_FOR_P95)),
-    (Column(title="errors", right=True), _errors),
-    (
-        Column(title="hits", right=True, spare=6),
+    Column("p95", lambda seen: _latency(seen.p95_ms, seen.ok, FEW_FOR_P95), right=True),
+    Column("errors", _errors, right=True),
+    Column(
+        "hits",
         lambda seen: ("~" if seen.hit_share_inferred else "") + percent(seen.hit_share),
+        right=True,
+        spare=6,
     ),
-    (Column(title="ok", right=True, spare=8), lambda seen: f"{seen.ok:,}"),
-    (
-        Column(title="score", right=True, spare=7),
+    Column("ok", lambda seen: f"{seen.ok:,}", right=True, spare=8),
+    Column(
+        "score",
         lambda seen: DASH if seen.score is None else f"{seen.score:.3f}",
+        right=True,
+        spare=7,
     ),
-    (Column(title="verdict", widest=WIDEST_VERDICTS, spare=1), _badges),
+    Column("verdict", _badges, widest=WIDEST_VERDICTS, spare=1),
 )
 
 
