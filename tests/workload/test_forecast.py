@@ -80,22 +80,6 @@ def test_an_unknown_latency_is_no_number_to_replay_with() -> None:
         cells("aa", [0, 1], math.nan)
 
 
-def test_two_prompts_at_50_a_second_with_a_latency_and_a_time_to_live_are_worked_out_by_hand() -> (
-    None
-):
-    # 400 s: even requests ask a, odd ones b, but each 20th (19, 39, ...) something else. An answer takes 0.99 s and lives 60 s, so
-    # each 61 s, 7 times, a and b are asked of the engine: a at 0 s, 61 s, ..., b at 0.02 s, 61.02 s, ...
-    # Joined: 24 even requests each time, 168. Of 24 odd ones two belong to the tail where b leads at a request of number 1 modulo
-    # 20 (4 times), three where at 11 (3 times): 4 * 22 + 3 * 21 = 151. Misses: 1,000 of the tail and 2 * 7.
-    number = np.arange(20_000)
-    keys = np.where(number % 20 == 19, number, number % 2)
-    found = hit_curve(keys, number / 50, np.full(20_000, 0.99), sizes=(10, 100, None), ttls=(60.0,))
-    assert [counts(cell) for cell in found] == [(20_000 - 319 - 1_014, 319, 1_014)] * 3
-    # and without a latency or an end: all but the tail and the first two
-    found = hit_curve(keys, number / 50, np.zeros(20_000), sizes=(10, 100, None), ttls=(None,))
-    assert [cell.hits for cell in found] == [18_998] * 3
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cache_that_never_evicts_is_worked_out_by_key_as_its_replay_would(seed: int) -> None:
     chance = np.random.default_rng(seed)

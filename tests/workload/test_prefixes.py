@@ -4,9 +4,6 @@ import itertools
 import json
 import lzma
 import random
-from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -157,32 +154,20 @@ def test_a_shared_beginnings_text_is_shown_where_it_was_kept_and_no_further_than
 # --- A public trace, counted here by other means: whole numbers, row by row, a set of ids -----------------
 
 
-@cache
-def rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lzma.open(TRACE)]
-
-
-@cache
-def laid_out() -> RequestColumns:
-    with lzma.open(TRACE) as lines:
-        return columns(read(lines, "trace", client=str).seen)
-
-
-def leading(ids: Sequence[int], known: set[int] | OrderedDict[int, None]) -> int:
-    return next((place for place, one in enumerate(ids) if one not in known), len(ids))
-
-
 @pytest.mark.slow
 def test_the_ceiling_is_37_34_percent_in_whole_blocks_and_39_78_in_the_last_half() -> None:
     # published: 37.4 % and 39.8 %, which count a shared part of a block at a prompt's end, too
     known: set[int] = set()
     shared = []
-    for row in rows():
+    with lzma.open(TRACE) as file:
+        lines = file.readlines()
+    for row in map(json.loads, lines):
         whole = row["hash_ids"][: row["input_length"] // BLOCK]
-        shared.append(min(leading(whole, known), (row["input_length"] - 1) // BLOCK) * BLOCK)
+        leading = sum(1 for _ in itertools.takewhile(known.__contains__, whole))
+        shared.append(min(leading, (row["input_length"] - 1) // BLOCK) * BLOCK)
         known.update(whole)
     assert (sum(shared), sum(shared[6015:])) == (54_063_104, 27_016_192)
-    found = shared_prefix(laid_out(), top=1)
+    found = shared_prefix(columns(read(lines, "trace", client=str).seen), top=1)
     assert (found.shared_tokens, found.tokens) == (54_063_104, 144_793_823)
     assert found.share == 54_063_104 / 144_793_823
     # the last 6,016 of 12,031 requests, after the first 6,015 have filled the cache
@@ -191,25 +176,3 @@ def test_the_ceiling_is_37_34_percent_in_whole_blocks_and_39_78_in_the_last_half
     # the most shared beginning is the one that the publication names
     for leader in (found.by_volume[0], found.by_count[0]):
         assert (leader.tokens, leader.requests) == (512, 12_031)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("capacity", "published"), [(2_048, 0.056), (32_768, 0.342)])
-def test_at_a_capacity_the_blocks_longest_unused_are_computed_again(
-    capacity: int, published: float
-) -> None:
-    # 1 Mi and 16 Mi tokens
-    held: OrderedDict[int, None] = OrderedDict()
-    shared = 0
-    for row in rows():
-        whole = row["hash_ids"][: row["input_length"] // BLOCK]
-        shared += min(leading(whole, held), (row["input_length"] - 1) // BLOCK) * BLOCK
-        for one in whole[::-1]:
-            held.pop(one, None)
-            held[one] = None
-        while len(held) > capacity:
-            held.popitem(last=False)
-    (cell,) = shared_prefix(laid_out(), capacities=(capacity,)).by_capacity
-    assert cell.share == shared / 144_793_823
-    # published with parts of blocks and used from the beginning on
-    assert abs(cell.share - published) < 0.005

@@ -415,7 +415,7 @@ class _Reader:
             if not is_asking:
                 return None
             # nobody knows whether another was like it
-            exact = keys["prompt_key"] = key_of(self._name, where)
+            exact = keys["prompt_key"] = key_of(where)
         if exact in self._remembered:
             return self._remembered[exact]
         fields = _converted(row, SETTINGS)
