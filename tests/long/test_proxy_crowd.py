@@ -6,14 +6,12 @@ compared with what was timed at the same moment without a crowd, as a busy machi
 
 import asyncio
 import itertools
-import json
 import os
 import random
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +22,6 @@ from support import sim_fleet
 from support.crowding import Fields, House, house, p, teams, until, upstreams
 from support.locusts import urls_in
 from support.proxied import Answer, raw
-from support.truthful import MODEL, Ways, change, telling_the_truth
 
 ROUNDS = {"short": 1, "full": 5}[os.environ.get("TOOLKIT_LONG", "short")]
 TRIES = 3
@@ -311,77 +308,3 @@ async def _hold_promise(crowd: House, limit: str, dice: random.Random) -> tuple[
     for each in told_s:
         assert truth_s / 2 <= each <= 2 * truth_s + 1
     return answer.headers["x-request-id"], told_s[0]
-
-
-# --- each reason -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def frozen() -> Iterator[str]:
-    """An engine that makes no token until it is told to: who holds a slot, holds it."""
-    with telling_the_truth(Ways(frozen=True)) as urls:
-        yield urls[0]
-
-
-def test_each_rejection_is_counted_by_its_reason_and_logged(tmp_path: Path, frozen: str) -> None:
-    text, keys = teams(
-        red="concurrency = 1\nqueue = 1", blue="max_prompt_tokens = 400\nmax_output_tokens = 50"
-    )
-    text += upstreams(frozen, more=["probes = false"])
-    text += '[admission]\nconcurrency = 2\nqueue = 2\nwait = "1s"\n'
-    with house(tmp_path / "house", text, **keys) as crowd:
-        counted = asyncio.run(_provoke_all(crowd, frozen))
-    turned_away = [answer for answer in crowd.answers if answer.status != 200]
-    assert_rejections_are_told(crowd, counted, turned_away)
-    once = "prompt_too_long output_too_long queue_full expired too_slow"
-    assert counted == Counter({("blue", reason): 1 for reason in once.split()}) | Counter(
-        {("red", f"team_{reason}"): 1 for reason in ("queue_full", "expired", "too_slow")}
-    )
-    # what can never be served is not to be asked again
-    for answer in turned_away:
-        told = json.loads(answer.body)["error"]
-        assert told["code"] == answer.status
-        assert answer.status in (429, 503) or "retry-after" not in answer.headers
-    assert Counter(answer.status for answer in turned_away) == {413: 1, 400: 1, 503: 3, 429: 3}
-
-
-async def _provoke_all(crowd: House, url: str) -> Counter[tuple[str, ...]]:
-    async def ask(team: str, words: str = "", tokens: int = 4) -> Answer:
-        content = f"Tell number {next(_NUMBERS)}{words}"
-        messages = [{"role": "user", "content": content}]
-        body = {"model": MODEL, "messages": messages, "max_tokens": tokens}
-        return (await crowd.ask(body, key=f"sk-{team}"))[0]
-
-    def start(team: str) -> asyncio.Task[Answer]:
-        return asyncio.create_task(ask(team))
-
-    async def full(slots: int, **queued: int) -> None:
-        await crowd.until(
-            lambda state: (
-                state["slots"] == slots
-                and {team: n for team, n in state["queued"].items() if n} == queued
-            )
-        )
-
-    assert (await ask("blue", " long" * 2000)).status == 413
-    assert (await ask("blue", tokens=60)).status == 400
-    held = [start("blue"), start("red")]
-    await full(2)
-    waits = [start("red"), start("blue")]
-    await full(2, red=1, blue=1)
-    assert (await ask("red")).status == 429, "the team's queue is full"
-    assert (await ask("blue")).status == 503, "the queue is full"
-    assert [(await each).status for each in waits] == [429, 503], "they waited in vain"
-    await change(url, frozen=False)
-    assert {(await each).status for each in held} == {200}
-    # now it is known that a slot is held for more than a second, and so long nobody may wait
-    await change(url, frozen=True)
-    held = [start("blue"), start("red")]
-    await full(2)
-    assert (await ask("red")).status == 429, "its team's one slot comes too late"
-    assert (await ask("blue")).status == 503, (
-        "there is a place in the queue, but its turn comes too late"
-    )
-    await change(url, frozen=False)
-    assert {(await each).status for each in held} == {200}
-    return await crowd.counted("rejections_total", "team", "reason")

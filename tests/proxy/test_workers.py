@@ -95,19 +95,6 @@ class Family:
         server = self.others.pop(number)
         await server.stop()
 
-    async def filed(self) -> None:
-        """Return once all that was stored stands in the file, where other workers find it."""
-        shared = self.primary.cache.sqlite
-        assert shared is not None
-        await asyncio.to_thread(shared.flush)
-
-    async def everywhere(self, body: object = ASKED, **more: Any) -> list[Answer]:
-        """Asked twice of each worker: what is in the file is in each one's memory after it."""
-        await self.filed()
-        for worker in range(len(self.ports)):
-            await self.ask(worker, body, **more)
-        return [await self.ask(worker, body, **more) for worker in range(len(self.ports))]
-
     def close_clients(self) -> None:
         for client in self._clients:
             client.close()
@@ -304,31 +291,6 @@ async def test_a_purge_that_a_worker_did_not_hear_is_told_as_failed(
         path.unlink(missing_ok=True)
         # nobody is there: it holds nothing
         assert (await home.admin("/purge", {"all": True})).status == 200
-
-
-# --- epochs -----------------------------------------------------------------------------------------------
-
-
-async def test_epochs_that_the_file_could_not_take_are_told_by_the_primary(tmp_path: Path) -> None:
-    async with ScriptedUpstream(whole("old")) as engine, family(engine, tmp_path) as home:
-        await home.ask(1)
-        await home.everywhere()
-        engine.script = whole("new")
-        home.primary.fingerprints._file = None
-        home.primary.fingerprints.raise_all()
-        await home.primary.front_workers.sync()
-        assert [(await home.ask(worker)).text for worker in (1, 2)] == ["new"] * 2
-
-
-async def test_epochs_are_read_from_the_file_where_no_primary_tells_them(tmp_path: Path) -> None:
-    async with ScriptedUpstream(whole("old")) as engine, family(engine, tmp_path) as home:
-        await home.ask(1)
-        await home.everywhere()
-        await home.primary.stop(0.0)
-        shared = home.others[2].cache.sqlite
-        shared.keep_fingerprints({"model *": "1"})
-        await until(lambda: home.others[1].fingerprints.incarnations == {"*": 1})
-        assert (await home.ask(1)).status == 503
 
 
 # --- as a user starts them --------------------------------------------------------------------------------

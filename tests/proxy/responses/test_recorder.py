@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import RECORDED, ended, recorder
+from support.pairs import PAIRS, RECORDED, ended, recorder
 
 from toolkit.protocol.sse import EventStream, event_ends
 from toolkit.proxy.responses.recorder import Recorder
@@ -107,6 +107,10 @@ def test_a_usage_beside_a_choice_or_a_list_of_nothing_without_one_stays():
     assert shown(filtered, beside, DONE) == [filtered, beside, DONE]
 
 
+RESPONSES = (PAIRS / "responses.txt").read_bytes()
+MESSAGES = (PAIRS / "messages.txt").read_bytes()
+
+
 def read(
     data: bytes,
     endpoint: str,
@@ -123,3 +127,20 @@ def read(
     found = ended(recording, 60.0, broken)
     assert found.answer is None
     return found
+
+
+@pytest.mark.parametrize(("data", "endpoint"), [(RESPONSES, "responses"), (MESSAGES, "messages")])
+def test_a_stream_is_kept_only_with_its_last_event(data, endpoint):
+    events = [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
+    without = b"".join(events[:-1])
+    assert read(without, endpoint).why_not == "no finish reason"
+    assert read(without, endpoint, broken="connection reset").why_not == "cut"
+    assert read(data.removesuffix(b"\n\n"), endpoint, broken="connection reset").why_not == "cut"
+    # who has it needs no more; a server may also forget the blank line
+    assert read(data, endpoint, broken="connection reset").cached is not None
+    kept = read(data.removesuffix(b"\n\n"), endpoint).cached
+    assert kept is not None
+    assert kept.body == data
+    # another endpoint's end ends nothing
+    other = {"responses": "messages", "messages": "responses"}[endpoint]
+    assert read(data, other).cached is None
