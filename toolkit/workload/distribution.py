@@ -271,7 +271,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class OtherField:
     """A field of the body beside the well-known ones, e.g., `tools`."""
 
     name: str
@@ -291,7 +291,7 @@ class Mix:
     """Share with parts that are not text."""
     parameters: tuple[Parameter, ...] = ()
     """`model` `stream` `max_tokens` `temperature` `top_p` `n` `seed` `messages`, those that anybody set."""
-    options: tuple[Option, ...] = ()
+    options: tuple[OtherField, ...] = ()
 
 
 def mix(columns: RequestColumns) -> Mix:
@@ -328,7 +328,7 @@ def mix(columns: RequestColumns) -> Mix:
         images_share=float((columns.per_request("images") > 0).mean()) if bodies else None,
         parameters=tuple(parameters),
         options=tuple(
-            Option(name=name, requests=sent, share=sent / total)
+            OtherField(name=name, requests=sent, share=sent / total)
             for name, sent in options.most_common(VALUES_LISTED)
         ),
     )
