@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from support.shots import books, failed, replayed, twin, uniques
 
 from toolkit.bench.plan import BenchPlan
@@ -63,9 +64,12 @@ def test_what_a_gateway_adds_is_told_by_the_gateway() -> None:
     assert "it adds" not in found["direct"]["same_engine"].evidence
 
 
-def test_a_gateways_cache_is_the_gateways() -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_gateways_cache_is_the_gateways(is_slow: bool) -> None:
     direct, first = with_twins(), uniques(24)
     memory = [replayed(first[n], 24 + n, answer_id=first[n].answer_id) for n in range(8)]
+    if is_slow:  # only the engine's counters tell it
+        memory = [twin(first[n], 24 + n, text_hash=first[n].text_hash) for n in range(8)]
     found = judged({"direct": direct, "gateway": [*first, *memory]}, [*direct, *first])
     assert list(found["direct"]) == ["clean", "same_engine"]
     assert list(found["gateway"]) == ["response_cache", "same_engine"]
