@@ -224,6 +224,17 @@ def test_counters_hold_what_they_rose_by_or_it_is_said_why_nobody_knows() -> Non
     assert whole(20, 20, in_flight=17) != holds
 
 
+def test_tokens_that_half_done_requests_may_have_made_are_no_proof() -> None:
+    # 100 answers of 10 tokens, of which 50 requests lack; eight in flight may have made 80 tokens more than was answered
+    for tokens, accused in ((770, []), (690, ["hidden_backend"])):
+        rise = Rise(first_at=S + 4.0, last_at=S + 36.0, requests=50, tokens=tokens)
+        seconds = np.zeros((3, 40), dtype=np.int64)
+        seconds[:, 20] = 100, 0, 1000
+        counted = {"cache_known": seconds[0].sum(), "cache_hits": np.int64(0)}
+        sent = Sent(from_s=S, seconds=seconds, in_flight=8, max_tokens=10, **counted)
+        assert codes(compared(rise, sent, pairs(), lambda: 0)) == accused
+
+
 def test_scrapes_that_contradict_each_other_are_two_engines() -> None:
     one = [at(10 * n, 50.0 * n, config_hash="c") for n in range(6)]
     other = [at(10 * n + 7, 50.0 * n + 35, config_hash="c") for n in range(6)]

@@ -125,8 +125,10 @@ def test_counters_that_hold_the_answers_settle_what_canaries_leave_open() -> Non
 def test_what_counters_say_goes_with_what_canaries_say() -> None:
     assert codes(canaries("a"), made=0.5) == {"a": ["hidden_backend"]}
     assert codes(canaries("a"), made=2.0) == {"a": ["foreign_traffic"]}
-    # a response cache explains what they lack
+    # a response cache explains what they lack, also one that seldom answers
     beside = canaries("b")
+    seldom = [*cached("a")[:10], *canaries("a")[10:]]
+    assert codes(seldom, beside, made=0.5)["a"] == ["response_cache"]
     assert codes(cached("a"), beside)["a"] == ["response_cache"]
     assert codes(cached("a"), beside, made=0.5)["a"] == ["response_cache"]
     assert codes(cached("a"), beside, scraped={"requests_total": None})["a"] == [
@@ -238,6 +240,9 @@ def test_a_first_token_trick_leads_but_not_on_the_honest_board() -> None:
 
 def test_two_addresses_of_one_engine_are_named_and_accuse_nobody() -> None:
     reader = blast(canaries("b"), canaries("c"), made=2.0, scraped={"config_hash": "same"})
+    # a gateway may call the model as it likes
+    names = {"b": "Qwen/Qwen3.5-35B-A3B", "c": "Qwen/Qwen3.5-4B"}
+    reader.sightings = [replace(each, models=(names[each.name],)) for each in reader.sightings]
     found = verdicts(reader)
     for name, other in (("b", "c"), ("c", "b")):
         assert list(found[name]) == ["clean", "same_engine"]

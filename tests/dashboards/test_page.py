@@ -73,41 +73,6 @@ def test_one_host_and_one_second_are_a_board(database: Path) -> None:
     assert figure(app, "only", "rps") == "3.00"
 
 
-def test_hosts_that_were_planned_and_never_answered_are_on_the_board(database: Path) -> None:
-    with Store.open(database) as store:
-        store.add_run(Run(id="abc", verb="blast", started_at=float(BEGAN)))
-        store.plan_hosts("abc", feeder.HOSTS)
-    app = opened()
-    assert len(hosts(app)) == 8
-    assert figure(app, "h1", "rps") == "0"
-    assert "nobody has answered yet" in page(app).text
-
-
-def test_a_host_that_only_fails_keeps_its_errors(database: Path) -> None:
-    dead = Host(name="dead", url="http://10.0.0.9:8000")
-    feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=70)
-    with Store.open(database) as store:
-        store.plan_hosts(feeder.RUN, [dead])
-        store.add_second(
-            [
-                Tally(
-                    run=feeder.RUN,
-                    name="dead",
-                    url=dead.url,
-                    at_s=BEGAN + n,
-                    worker=feeder.WORKER,
-                    kind="ranked",
-                    errors=7,
-                )
-                for n in range(10)
-            ]
-        )
-    app = opened()
-    assert hosts(app)[-1] == "dead"
-    assert "70 errors" in board(app).one("tr", data_host="dead").text
-    assert figure(app, "dead", "errors") == "100 %"
-
-
 # --- the ranking ----------------------------------------------------------------------------------
 
 
@@ -157,42 +122,6 @@ def test_the_figures_are_what_was_counted() -> None:
     assert figure(app, "h3", "errors") == "25.0 %"
 
 
-@pytest.mark.usefixtures("blast")
-def test_choosing_a_ranking_reorders_and_stands_in_the_link() -> None:
-    app = opened()
-    app.selectbox(key="rank").set_value("p95")
-    again(app)
-    assert hosts(app) == UP
-    assert app.query_params == {"rank": "p95"}
-    app.selectbox(key="rank").set_value("rps")
-    assert again(app).query_params == {}
-
-
-@pytest.mark.usefixtures("blast")
-def test_a_shorter_window_forgets_what_came_before_it() -> None:
-    # in the last minute h8 answered 8 a second: 480, tied with 420 and not with 360
-    app = opened(window="1m")
-    assert [rank for rank, _ in ranking(app)][:3] == ["1", "1", "3"]
-    assert figure(app, "h8", "rps") == "8.00"
-    assert app.selectbox(key="window").value == 60
-
-
-def test_new_seconds_move_the_numbers(blast: Path) -> None:
-    app = opened(window="1m")
-    assert fact(app, "window").endswith(time_of_day(BEGAN + SECONDS))
-    go_on(blast, SECONDS, SECONDS + 5)
-    assert fact(again(app), "window").endswith(time_of_day(BEGAN + SECONDS + 5))
-
-
-def test_a_new_run_appears_by_itself_and_the_old_one_stays_where_it_was_chosen(
-    blast: Path,
-) -> None:
-    newest, chosen = opened(), opened(run=feeder.RUN)
-    feeder.begin(blast, "ffffffffffff", started_s=BEGAN + 1000, seconds=7)
-    assert fact(again(newest), "clock") == "0:07"
-    assert fact(again(chosen), "clock") == "2:00"
-
-
 # --- links ----------------------------------------------------------------------------------------
 
 
@@ -240,42 +169,6 @@ def test_a_moment_of_the_link_shows_the_board_of_then() -> None:
     again(app)
     assert hosts(app)[-1] == "h1"
     assert app.query_params == {}
-
-
-@pytest.mark.usefixtures("blast")
-def test_leaving_the_present_begins_at_its_last_second() -> None:
-    app = opened()
-    app.toggle(key="live").set_value(False)
-    again(app)
-    assert app.query_params == {"t": str(BEGAN + SECONDS - 1)}
-    assert fact(app, "as-of") == time_of_day(BEGAN + SECONDS - 1)
-
-
-# --- more than the table --------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("blast")
-def test_charts_are_drawn_without_asking_and_more_on_demand() -> None:
-    app = opened()
-    assert charts(app) == {"ranks", "tradeoff"}
-    app.multiselect(key="cmp").set_value(["h1", "h8"])
-    assert charts(again(app)) >= {"densities", "series-rps", "series-p95_ms"}
-    app.selectbox(key="host").set_value("h3")
-    assert charts(again(app)) >= {"heat", "density"}
-
-
-@pytest.mark.usefixtures("blast")
-def test_compared_hosts_are_held_against_the_first() -> None:
-    told = page(opened(cmp="h2,h1")).one("table", class_="differences")
-    row = next(row for row in told.all("tr") if row.text.startswith("requests/s"))
-    assert [cell.text for cell in row.all("td")] == ["2.00", "1.00 -50.0 %"]
-
-
-@pytest.mark.usefixtures("blast")
-def test_one_host_in_full_tells_its_errors_by_kind() -> None:
-    told = page(opened(host="h3")).one("div", class_="facts-of-host")
-    assert told.one("ul", class_="kinds").text == "http 503 120"
-    assert "120 of 480 requests" in told.text
 
 
 # --- beside a capture -----------------------------------------------------------------------------
