@@ -20,13 +20,12 @@ LATE_S, STALE_S = 5, 15
 UNSURE = "?"
 
 
-def _change(standing: Standing) -> Text:
+def _change(one: Standing) -> Text:
     """Against a minute ago."""
-    change = standing.rank_change
-    if not change:
+    if not one.rank_change:
         return Text("")
-    mark, style = ("\u25b2", "green") if change > 0 else ("\u25bc", "red")
-    return Text(f"{mark}{abs(change)}", style=style)
+    mark, style = ("\u25b2", "green") if one.rank_change > 0 else ("\u25bc", "red")
+    return Text(f"{mark}{abs(one.rank_change)}", style=style)
 
 
 def _latency(value: float | None, samples: int, few: int) -> Text:
@@ -36,74 +35,63 @@ def _latency(value: float | None, samples: int, few: int) -> Text:
     return Text(latency(value))
 
 
-def _errors(standing: Standing) -> Text:
-    style = "" if not standing.errors else "red" if standing.trouble else "yellow"
-    return Text(percent(standing.error_rate, 1), style=style)
+def _errors(one: Standing) -> Text:
+    style = "" if not one.errors else "red" if one.trouble else "yellow"
+    return Text(percent(one.error_rate, 1), style=style)
 
 
-def _badges(standing: Standing) -> Text:
-    codes = [each.code for each in standing.verdicts]
+def _tokens(one: Standing) -> str:
+    return ("~" if one.output_tokens_estimated else "") + per_second(one.output_tokens_per_s)
+
+
+def _badges(one: Standing) -> Text:
+    codes = [each.code for each in one.verdicts]
     accusing = [code for code in codes if code not in ("clean", "same_engine")]
-    if standing.trouble or accusing:
-        trouble = Text(standing.trouble or "", style="bold red")
-        others = ", ".join(code.replace("_", " ") for code in accusing)
-        return trouble.append(
-            f"{', ' if trouble and others else ''}{others}", style="not bold yellow"
-        )
-    shown = ", ".join(code.replace("_", " ") for code in codes)
-    return Text(shown or DASH, style="green" if codes else "")
+    words = ", ".join(code.replace("_", " ") for code in (accusing or codes))
+    if not one.trouble and not accusing:
+        return Text(words or DASH, style="green" if codes else "")
+    trouble = Text(one.trouble or "", style="bold red")
+    others = words if accusing else ""
+    between = ", " if trouble and others else ""
+    return trouble.append(f"{between}{others}", style="not bold yellow")
 
 
 COLUMNS = (
     Column(
         "#",
-        lambda seen: DASH if seen.rank is None else f"{'=' if seen.tied else ''}{seen.rank}",
+        lambda one: DASH if one.rank is None else f"{'=' if one.tied else ''}{one.rank}",
         right=True,
     ),
     Column("", _change, spare=9),
     Column(
-        "host",
-        lambda seen: Text(seen.name, style="red" if seen.trouble else ""),
-        widest=WIDEST_NAME,
+        "host", lambda one: Text(one.name, style="red" if one.trouble else ""), widest=WIDEST_NAME
     ),
-    Column("req/s", lambda seen: per_second(seen.rps), right=True),
-    Column(
-        "tok/s",
-        lambda seen: (
-            ("~" if seen.output_tokens_estimated else "") + per_second(seen.output_tokens_per_s)
-        ),
-        right=True,
-        spare=2,
-    ),
+    Column("req/s", lambda one: per_second(one.rps), right=True),
+    Column("tok/s", _tokens, right=True, spare=2),
     Column(
         "TTFT p50",
-        lambda seen: _latency(seen.ttft_p50_ms, seen.streamed, FEW_FOR_P50),
+        lambda one: _latency(one.ttft_p50_ms, one.streamed, FEW_FOR_P50),
         right=True,
         spare=5,
     ),
     Column(
         "p95",
-        lambda seen: _latency(seen.ttft_p95_ms, seen.streamed, FEW_FOR_P95),
+        lambda one: _latency(one.ttft_p95_ms, one.streamed, FEW_FOR_P95),
         right=True,
         spare=4,
     ),
-    Column(
-        "E2E p50", lambda seen: _latency(seen.p50_ms, seen.ok, FEW_FOR_P50), right=True, spare=3
-    ),
-    Column("p95", lambda seen: _latency(seen.p95_ms, seen.ok, FEW_FOR_P95), right=True),
+    Column("E2E p50", lambda one: _latency(one.p50_ms, one.ok, FEW_FOR_P50), right=True, spare=3),
+    Column("p95", lambda one: _latency(one.p95_ms, one.ok, FEW_FOR_P95), right=True),
     Column("errors", _errors, right=True),
     Column(
         "hits",
-        lambda seen: ("~" if seen.hit_share_inferred else "") + percent(seen.hit_share),
+        lambda one: ("~" if one.hit_share_inferred else "") + percent(one.hit_share),
         right=True,
         spare=6,
     ),
-    Column("ok", lambda seen: f"{seen.ok:,}", right=True, spare=8),
+    Column("ok", lambda one: f"{one.ok:,}", right=True, spare=8),
     Column(
-        "score",
-        lambda seen: DASH if seen.score is None else f"{seen.score:.3f}",
-        right=True,
-        spare=7,
+        "score", lambda one: DASH if one.score is None else f"{one.score:.3f}", right=True, spare=7
     ),
     Column("verdict", _badges, widest=WIDEST_VERDICTS, spare=1),
 )
@@ -112,7 +100,8 @@ COLUMNS = (
 def print_board(board: Board, events: Sequence[Event] = (), now: float | None = None) -> None:
     """Print a board; `now` is the reader's clock, for the age of a live one."""
     console = screen()
-    console.print(picture(board, console, events=events, now=now))
+    for part in picture(board, console, events=events, now=now).renderables:
+        console.print(part)  # one by one: in a pipe a sentence stays one line
 
 
 def board_table(board: Board, console: Console) -> Table:
