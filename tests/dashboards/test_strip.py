@@ -132,6 +132,9 @@ def test_cards_leave_out_who_fails_is_down_or_has_too_few_answers() -> None:
     assert card("best", fails, few, unsure, plain, down)[1] == "4.00 ms / plain"
     assert card("leader", few, down) == [f"{UNKNOWN} / too few good answers yet"]
     assert card("leader", down) == [f"{UNKNOWN} / nobody has answered yet"]
+    # one of the same rank is not ahead
+    level = standing("level", 1, rps=9.0, ok=10, streamed=10, tied=True)
+    assert card("leader", level, standing("b", 1, tied=True)) == ["b / no rival"]
     silent = standing("a", 1, ok=0, errors=0, rps=0.0, ttft_p95_ms=None, p95_ms=None)
     assert card("best", silent) == [f"{UNKNOWN} / no answer yet"] * 2
 
