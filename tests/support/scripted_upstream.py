@@ -42,11 +42,6 @@ class Line:
         """Die: close at once, with a reset if it can be."""
         self._transport.abort()
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that the other side has not taken, its and our kernel's buffers apart."""
-        return self._transport.get_write_buffer_size()
-
 
 Script = Callable[[Line], Awaitable[None]]
 

@@ -24,57 +24,31 @@ from toolkit.records import Asked, Seen
 from toolkit.workload import read
 
 T = 1_750_000_000.123457
+USUAL: dict[str, Any] = {
+    "ts": T,
+    "request_id": "7f3a-12",
+    "team": "red",
+    "path": "/v1/chat/completions",
+    "endpoint": "chat/completions",
+    "model": "qwen",
+    "status": 200,
+    "prompt_tokens": 20,
+    "output_tokens": 5,
+    "finish_reason": "stop",
+    "body_bytes": 812,
+    "exact_key": "e" * 32,
+    "request_key": "r" * 32,
+    "prompt_key": "p" * 32,
+}
 MISS = Served(
-    ts=T,
-    request_id="7f3a-12",
-    team="red",
-    path="/v1/chat/completions",
-    endpoint="chat/completions",
-    model="qwen",
-    stream=True,
-    status=200,
-    cache="miss",
-    new=True,
-    prompt_tokens=20,
-    output_tokens=5,
-    cached_tokens=16,
-    ttft_ms=101.23456,
-    tpot_ms=10.5,
-    latency_ms=143.2,
-    queue_ms=3.25,
-    finish_reason="stop",
-    upstream="a",
-    stored=True,
-    body_bytes=812,
-    exact_key="e" * 32,
-    request_key="r" * 32,
-    prompt_key="p" * 32,
-)
+    **USUAL, stream=True, cache="miss", new=True, cached_tokens=16, ttft_ms=101.23456, tpot_ms=10.5,
+    latency_ms=143.2, queue_ms=3.25, upstream="a", stored=True,
+)  # fmt: skip
 
 
 def hit(**told: Any) -> Served:
-    usual: dict[str, Any] = {
-        "ts": T,
-        "request_id": "7f3a-13",
-        "team": "red",
-        "path": "/v1/chat/completions",
-        "endpoint": "chat/completions",
-        "model": "qwen",
-        "stream": False,
-        "status": 200,
-        "cache": "hit",
-        "layer": "memory",
-        "new": False,
-        "prompt_tokens": 20,
-        "output_tokens": 5,
-        "latency_ms": 0.0312,
-        "finish_reason": "stop",
-        "body_bytes": 812,
-        "exact_key": "e" * 32,
-        "request_key": "r" * 32,
-        "prompt_key": "p" * 32,
-    }
-    return Served(**{**usual, **told})
+    own = {"stream": False, "cache": "hit", "layer": "memory", "new": False, "latency_ms": 0.0312}
+    return Served(**{**USUAL, **own, **told})
 
 
 def workload(*lines: bytes) -> list[Seen]:
