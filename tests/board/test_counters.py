@@ -167,7 +167,7 @@ def test_the_longest_stretch_of_one_process_is_compared() -> None:
     # one that was down in between may be the same process
     down = {"is_down": True, "requests": None, "generation_tokens": None, "started_at": None}
     row[8] = row[8]._replace(**down)
-    assert rise_of(row).last_at == S + 190
+    assert (rise_of(row).first_at, rise_of(row).last_at) == (S + 60, S + 190)
     # counters that fall are two hosts behind one address
     turns = [at(10 * n, (5.0 if n % 2 else 3.0) * n) for n in range(1, 20)]
     assert longest_rise(turns, S, S + SECONDS - 1) is None
@@ -196,11 +196,11 @@ def test_before_a_runs_start_and_after_its_end_nothing_was_sent() -> None:
 # whether counters hold what was answered
 
 
-def whole(answers: int, requests: float, in_flight: int = 8) -> Comparison:
+def whole(answers: int, requests: float, in_flight: int = 8, errors: int = 0) -> Comparison:
     """So many answers in the 20 s that surely lie between two scrapes, the counters rose by `requests`."""
     rise = Rise(first_at=S + 4.0, last_at=S + 36.0, requests=requests, tokens=10 * requests)
     seconds = np.zeros((3, 40), dtype=np.int64)
-    seconds[:, 20] = answers, 0, 10 * answers
+    seconds[:, 20] = answers, errors, 10 * answers
     counted = {"cache_known": seconds[0].sum(), "cache_hits": np.int64(0)}
     sent = Sent(from_s=S, seconds=seconds, in_flight=in_flight, max_tokens=10, **counted)
     return compared(rise, sent, [], lambda: 0)
@@ -218,6 +218,9 @@ def test_counters_hold_what_they_rose_by_or_it_is_said_why_nobody_knows() -> Non
         ),
         lacks=True,
     )
+    # failed requests reached it, too
+    assert whole(100, 168, errors=60) == holds
+    assert codes(whole(100, 168)) == ["foreign_traffic"]
     # nine are too few; and of 20 all but 16 could be half done, which would hide an engine that made none
     assert whole(9, 9, in_flight=1).gap == "only 9 answers between two looks at its counters so far"
     assert whole(20, 20, in_flight=16) == holds
