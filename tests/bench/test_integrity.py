@@ -64,6 +64,7 @@ def claims(tokens: int, **more: Any) -> list[RequestRecord]:
         (WARMED_UP, {}, {}),
         (FIRST, {"requests": 24, "generation_tokens": 2400}, {OTHERS: "high"}),
         (BROKEN, {"requests": 16, "generation_tokens": 1400 + 2 * 256}, {}),  # all they asked for
+        (BROKEN, {"requests": 16, "generation_tokens": 1400 + 2 * 256 + 16}, {}),
         (BROKEN, {"requests": 14, "generation_tokens": 1400}, {}),
         (BROKEN, {"requests": 16, "generation_tokens": 1400 + 2 * 256 + 17}, {OTHERS: "medium"}),
         (BROKEN, {"requests": 17, "generation_tokens": 1500}, {OTHERS: "high"}),
