@@ -340,6 +340,3 @@ Read me.
         (system, {"role": "user", "content": "Hi"}),
     ]
     assert profile.shared_prefix == "manual"
-
-
-# the catalog

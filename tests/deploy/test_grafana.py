@@ -1,4 +1,4 @@
-"""The dashboard: known to Grafana's own schema in every key, drawn without gaps, and right in every query and mark."""
+"""The dashboard: known to Grafana's own schema in every key, its marks right, its names its own."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The real nginx with the rendered file, in front of scripted engines, simulated ones, and the proxy."""
+"""The real nginx with the rendered file, in front of scripted engines and of the proxy."""
 
 import asyncio
 import json

@@ -213,8 +213,6 @@ async def test_too_much_behind_a_request_closes_its_connection_after_the_answer(
         assert front.desk.paths() == ["/"]
         assert told.gone == 0
 
-    # and the rest is left waiting
-
 
 HIT = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhit"
 

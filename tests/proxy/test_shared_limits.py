@@ -1,4 +1,4 @@
-"""What a proxy takes and gives of a limit that several share; what Redis makes of it is held by tests/contract/redis."""
+"""However proxies take and give of a limit that they share, it holds; what Redis makes of it is held by tests/contract/redis."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Several workers over real sockets, in one loop: what one cannot answer the primary does, and what is forgotten or counted is so everywhere."""
+"""Several workers over real sockets, in one loop: what one cannot answer the primary does, in the same words, and what is purged is so everywhere."""
 
 import asyncio
 import contextlib

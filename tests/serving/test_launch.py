@@ -1,4 +1,4 @@
-"""Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left; its log; when it is ready."""
+"""Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left; its log is read as it grows."""
 
 import asyncio
 import errno

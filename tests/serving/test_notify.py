@@ -1,4 +1,4 @@
-"""The service manager hears when clients are let in, that all is well, and when the end begins; never more than that."""
+"""The service manager hears when clients are let in and that all is well; never more than that."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Preflight where a test from outside cannot build the machine: control groups, other users, full disks, containers, odd sockets."""
+"""Preflight where a test from outside cannot build the machine: control groups, other users, containers, odd sockets."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The simulated server over real sockets: headers, odd requests, a lost engine, many clients of whom some leave or never read. The contract holds what it answers and counts."""
+"""The simulated server over real sockets: headers, guarded paths, a lost engine, clients of whom some leave or never read. The contract holds what it answers and counts."""
 
 import asyncio
 import json

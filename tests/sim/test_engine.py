@@ -1,4 +1,4 @@
-"""The timing model: each step's time by hand, queue, preemption and prefix cache by vLLM's rules, a recorded run, and what holds for every schedule."""
+"""The timing model: a step's time by hand, preemption by vLLM's rules, a recorded run, and what holds for every schedule."""
 
 import bisect
 import random

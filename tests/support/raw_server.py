@@ -5,7 +5,6 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Self
 
 from support.listening import end_listening
@@ -59,12 +58,7 @@ class RawServer:
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await end_listening(self._server)
 
     def handlers(self) -> set[asyncio.Task[None]]:
@@ -141,7 +135,7 @@ def serving(pages: Mapping[str, bytes | Misbehave]) -> Iterator[RawServer]:
 
 
 async def _end(server: RawServer) -> None:
-    await server.__aexit__(None, None, None)
+    await server.__aexit__()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -6,7 +6,6 @@ A script gets the request's `Line` and writes on it; where it waits for an event
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self, cast
 
 from support.chat import DONE, FINISH, HEAD, LAST, ROLE, token
@@ -69,12 +68,7 @@ class ScriptedUpstream:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await end_listening(self._server)
         for connection in tuple(self.open):
             connection.transport.abort()

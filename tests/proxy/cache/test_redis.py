@@ -1,4 +1,4 @@
-"""The Redis layer against a real redis-server: killed, frozen, locked, crossed, and not a Redis at all."""
+"""The Redis layer against a real redis-server: full, locked, crossed, and not a Redis at all."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The shared layer on a real file: what is put is found, by everybody, within its bounds, until it ends, also where the file is damaged, full or locked."""
+"""The shared layer on a real file: what is put is found by everybody, also where the file is damaged, full or locked."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""What was served reaches the store as rows, whatever the store does."""
+"""A store that hangs or fails holds up no request, and what it lost is told."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""Words of models: what makes stored answers unreachable, what must not, and what several processes and machines agree in."""
+"""Words of models: what is read of a server, what is no restart, and what several processes agree in."""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ def said(body: bytes) -> Page:
 class Store:
     """What a file holds, or a Redis."""
 
-    def __init__(self, earlier: tuple[dict[str, int], dict[str, str]] | None = None) -> None:
+    def __init__(self) -> None:
         self.rows: dict[str, str] = {}
-        self.earlier, self.is_away = earlier, False
+        self.is_away = False
         self.writes = 0
 
     def fingerprints(self) -> dict[str, str]:
@@ -55,8 +55,8 @@ class Store:
     def flush(self) -> None:
         """What is kept is written."""
 
-    def earlier_epochs(self) -> tuple[dict[str, int], dict[str, str]] | None:
-        return self.earlier
+    def earlier_epochs(self) -> None:
+        """None of an earlier version."""
 
 
 class Redis(Store):

@@ -1,4 +1,4 @@
-"""Routing: who is asked, who is left and when it is tried again, and who is stuck, on a clock of the test's."""
+"""Routing: whose load counts how long, when one that was left is tried again, and who is stuck, on a clock of the test's."""
 
 import pytest
 
