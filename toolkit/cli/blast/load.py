@@ -97,13 +97,12 @@ class LoadProcess:
         )
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code, negative for a signal. What it forked is gone then, too."""
+        """Wait for its end; the exit code, negative for a signal."""
         assert self._process is not None
         waiting = asyncio.ensure_future(self._process.wait())
         while not waiting.done():
             await asyncio.wait([waiting], timeout=READ_EVERY_S)
             self._read()
-        self.kill()  # a master that was killed leaves its workers behind, which would load on for a minute
         self._read()
         if self._rest:
             self._take(self._rest)
@@ -199,7 +198,7 @@ async def drive(
     try:
         code = await child.ended()
     finally:
-        child.kill()
+        child.kill()  # a master that was killed leaves its workers behind, which would load on for a minute
         for task in tasks:
             task.cancel()
         faults = await asyncio.gather(*tasks, return_exceptions=True)
