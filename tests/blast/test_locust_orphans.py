@@ -42,12 +42,14 @@ def test_a_worker_leaves_the_hosts_alone_when_its_master_is_silent(tmp_path: Pat
         worker = start(tmp_path, headless("--worker", "--master-port", port))
         with master, worker:
             wait_for(master, BEGUN)
+            until(lambda: counted(url).requests)
             master.end()
             seen = [counted(url).requests]
 
             def is_still() -> bool:
                 seen.append(counted(url).requests)
-                return len(seen) > 10 and len(set(seen[-10:])) == 1
+                # for three seconds: an answer takes less
+                return len(seen) > 60 and len(set(seen[-60:])) == 1
 
             until(is_still)
             assert worker.poll() is None
