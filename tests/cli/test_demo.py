@@ -100,7 +100,7 @@ def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_all_and_takes_its_files_along(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
@@ -117,30 +117,6 @@ def test_a_signal_ends_it_all_and_takes_its_files_along(
     assert process.returncode == code
     assert list((tmp_path / "files").iterdir()) == []
     assert started_in(tmp_path / "files") == []
-
-
-def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cleared = []
-
-    def play(*_: object) -> None:
-        try:
-            signal.raise_signal(signal.SIGHUP)
-        finally:
-            signal.raise_signal(signal.SIGHUP)  # the shell's sign, and then the kernel's
-            cleared.append(True)
-
-    monkeypatch.setattr(demo_verb, "_play", play)
-    before = signal.signal(signal.SIGHUP, lambda *_: None)
-    try:
-        ended = demo("--no-page")
-        assert (ended.exit_code, cleared) == (129, [True])  # 128 + 1
-        # nohup's own wish is that it ends nothing
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        assert demo("--no-page").exit_code == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow
@@ -177,23 +153,17 @@ def test_without_a_real_vllm_the_command_that_brings_one_is_told(
     assert "tests/real/install_vllm.sh" in result.stderr
 
 
-def test_a_taken_port_that_was_asked_for_is_refused_and_the_usual_one_gives_way() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_the_usual_port_gives_way_when_it_is_taken_and_one_that_was_asked_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert leaderboard.page_port(None) == leaderboard.PORT
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = demo("--port", str(port))
         assert (result.exit_code, result.stdout) == (1, "")
         assert f"port {port} is taken" in result.stderr
-
-
-def test_the_usual_port_gives_way_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(leaderboard, "PORT", taken.getsockname()[1])
-        other = leaderboard.page_port(None)
-        assert other not in (0, leaderboard.PORT)
-    assert leaderboard.page_port(None) == leaderboard.PORT
+        monkeypatch.setattr(leaderboard, "PORT", port)
+        assert leaderboard.page_port(None) not in (0, port)
 
 
 def test_a_port_kept_for_root_is_not_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +174,6 @@ def test_a_port_kept_for_root_is_not_said_to_be_taken(monkeypatch: pytest.Monkey
     result = demo("--port", "80")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: port 80 is kept for root\n\nHint: ")
-    assert "`--port`" in result.stderr
 
 
 def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixture[str]) -> None:
