@@ -250,6 +250,25 @@ def test_a_restart_leaves_no_difference(earlier, now):
     assert histogram(*now).since(histogram(*earlier)) is None
 
 
+@pytest.mark.parametrize(
+    ("edges", "counts", "total", "quantile", "mean"),
+    [
+        ((0.3, INF), (0.0, 0.0), 0.0, Quantile(), None),
+        # all in the last bucket: no edge is known that they lie between
+        ((INF,), (4.0,), 2.0, Quantile(), 0.5),
+        ((0.3, 1.0, INF), (9.0, 10.0, 10.0), 5.0, Quantile(below=0.3), 0.5),
+        ((0.3, 1.0, INF), (1.0, 2.0, 10.0), 5.0, Quantile(above=1.0), 0.5),
+    ],
+)
+def test_a_median_that_no_two_edges_hold(edges, counts, total, quantile, mean):
+    found = histogram(edges, counts, total)
+    assert (found.quantile(0.5), found.mean()) == (quantile, mean)
+
+
+def test_a_sum_that_fell_leaves_no_difference():
+    assert histogram((INF,), (5.0,), 1.0).since(histogram((INF,), (4.0,), 2.0)) is None
+
+
 def test_engines_are_summed_on_the_edges_they_share():
     page = read_page(
         'd_bucket{engine="0",le="0.1"} 1\nd_bucket{engine="0",le="0.5"} 2\n'
