@@ -114,7 +114,8 @@ class Messages:
     def data(self, ts: float, data: bytes) -> None:
         """Read the next bytes, at least one."""
         # what waited behind a hole came before what filled it
-        self._now = max(ts, self._now) if self.is_open else ts
+        if ts > self._now or not self.is_open:
+            self._now = ts
         if self._state == LOST:
             if not self.FIRST_LINE.match(data):
                 self.pass_over(data)
@@ -133,7 +134,7 @@ class Messages:
             elif state == HEAD:
                 at = self._gather_head(data, at)
             elif state < UNTIL_CLOSE:
-                at = self._read_framing(data, at)
+                at = self._read_chunk(data, at) or self._read_framing(data, at)
             else:
                 if state == UNTIL_CLOSE:
                     self.read_body(data[at:])
@@ -143,7 +144,8 @@ class Messages:
         """Bytes are missing here; None: nobody knows how many."""
         if self._state == IGNORED:
             return
-        self._now = max(ts, self._now) if self.is_open else ts
+        if ts > self._now or not self.is_open:
+            self._now = ts
         if self._state <= CHUNK and missing is not None and missing <= self._left:
             self._hidden += missing
             self._left -= missing
@@ -232,6 +234,24 @@ class Messages:
         if len(name) in FIELD_LENGTHS and (name := name.lower()) in self.FIELDS:
             earlier, value = self._fields.get(name), value.strip()
             self._fields[name] = value if earlier is None else b"%s, %s" % (earlier, value)
+
+    def _read_chunk(self, data: bytes, at: int) -> int:
+        """Read a chunk that is whole in its segment, as those of a stream are; where to read on, or 0 where none is."""
+        if self._state != CHUNK_SIZE or self._part is not None:
+            return 0
+        line_end = data.find(b"\r\n", at, at + 18)
+        digits = data[at:line_end]
+        if line_end < 0 or not digits.isalnum():
+            return 0
+        try:
+            end = line_end + 2 + int(digits, 16)
+        except ValueError:
+            return 0
+        if end == line_end + 2 or not data.startswith(b"\r\n", end):
+            return 0
+        self._framing = 0
+        self.read_body(data[line_end + 2 : end])
+        return end + 2
 
     def _read_framing(self, data: bytes, at: int) -> int:
         """Read a line around the chunks of a body, or as much of it as there is; where to read on."""
