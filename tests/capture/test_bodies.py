@@ -56,6 +56,11 @@ def test_a_request_keeps_who_when_where_and_what() -> None:
     assert (seen.method, seen.path) == ("POST", "/v1/chat/completions")
     assert seen.asked == asked(CHAT, path="/v1/chat/completions")
     assert (seen.damaged, seen.problem, seen.status, seen.in_flight) == (False, None, None, None)
+    # no text is kept unless the user said so
+    assert "secret" not in repr(seen)
+    kept = Bodies(client=name, store_prompts=True).seen(request())
+    assert kept.asked is not None
+    assert kept.asked.prompt_text == "user: secret"
 
 
 def test_equal_bodies_are_read_once_and_share_what_they_ask(read: list[bytes]) -> None:
@@ -67,24 +72,10 @@ def test_equal_bodies_are_read_once_and_share_what_they_ask(read: list[bytes]) -
     assert read == [CHAT]
     bodies.seen(request(CHAT + b" "))
     assert read == [CHAT, CHAT + b" "]
-
-
-def test_equal_bodies_to_other_paths_ask_something_else(read: list[bytes]) -> None:
-    bodies = Bodies(client=name)
-    chat, tokenize = bodies.seen(request()), bodies.seen(request(path="/tokenize"))
-    assert chat.asked is not None
-    assert tokenize.asked is not None
-    assert chat.asked.prompt_key is not None
-    assert tokenize.asked.prompt_key is None
-    assert chat.asked.exact_key == tokenize.asked.exact_key
-    assert len(read) == 2
-
-
-def test_no_text_is_kept_unless_the_user_said_so() -> None:
-    assert "secret" not in repr(Bodies(client=name).seen(request()))
-    kept = Bodies(client=name, store_prompts=True).seen(request())
-    assert kept.asked is not None
-    assert kept.asked.prompt_text == "user: secret"
+    # to another path it asks something else
+    other = bodies.seen(request(path="/tokenize"))
+    assert other.asked is not None
+    assert (other.asked.prompt_key, len(read)) == (None, 3)
 
 
 def body(number: int, size: int = 1000) -> bytes:
@@ -149,24 +140,18 @@ def test_times_count_from_the_requests_last_byte() -> None:
         output_tokens=5,
         finish_reason="stop",
     )
-    seen = Bodies(client=name).seen(request(answer=answer, in_flight=3))
+    bodies = Bodies(client=name)
+    seen = bodies.seen(request(answer=answer, in_flight=3))
     assert (seen.status, seen.ttft_ms, seen.latency_ms) == (200, 250.0, 2000.0)
     assert (seen.prompt_tokens, seen.cached_tokens, seen.output_tokens) == (21, 16, 5)
     assert (seen.finish_reason, seen.in_flight, seen.cache) == ("stop", 3, None)
-
-
-def test_an_answer_cut_short_has_no_latency() -> None:
-    answer = HttpAnswer(status=200, first_at=101.0, token_at=101.0, last_at=102.0, damaged=True)
-    seen = Bodies(client=name).seen(request(answer=answer))
-    assert (seen.status, seen.ttft_ms, seen.latency_ms) == (200, 750.0, None)
-    # what is damaged is the answer; the request is whole
-    assert not seen.damaged
-
-
-def test_an_answer_that_did_not_wait_for_the_request_has_no_times() -> None:
-    answer = HttpAnswer(status=413, first_at=100.1, last_at=100.2, complete=True)
-    seen = Bodies(client=name).seen(request(answer=answer))
-    assert (seen.status, seen.ttft_ms, seen.latency_ms) == (413, None, None)
+    # one cut short has no latency, and one that did not wait for the request no times
+    cut = HttpAnswer(status=200, first_at=101.0, token_at=101.0, last_at=102.0, damaged=True)
+    early = HttpAnswer(status=413, first_at=100.1, last_at=100.2, complete=True)
+    for answer, ttft_ms in ((cut, 750.0), (early, None)):
+        seen = bodies.seen(request(answer=answer))
+        assert (seen.status, seen.ttft_ms, seen.latency_ms) == (answer.status, ttft_ms, None)
+        assert not seen.damaged
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,6 @@ PLAIN = b'{"prompt": "' + b"the same words again, " * 200 + b'"}'
 LIMIT = 100_000
 
 
-def raw_deflate(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=-15)
-    return packer.compress(data) + packer.flush()
-
-
 PACKED = {
     "gzip": gzip.compress(PLAIN),
     "x-gzip": gzip.compress(PLAIN),
@@ -34,13 +29,11 @@ def reason(body: bytes, encodings: str, limit: int = LIMIT) -> str:
     return str(caught.value)
 
 
-def test_deflate_is_undone_without_its_header_too() -> None:
-    assert decoded(raw_deflate(PLAIN), "deflate", LIMIT) == PLAIN
-
-
 def test_encodings_are_undone_from_the_last_to_the_first() -> None:
     twice = brotli.compress(gzip.compress(PLAIN))
     assert decoded(twice, "gzip, br", LIMIT) == PLAIN
+    # some senders of `deflate` leave zlib's header out
+    assert decoded(zlib.compress(PLAIN, wbits=-15), "deflate", LIMIT) == PLAIN
     assert decoded(PLAIN, "", LIMIT) == decoded(PLAIN, "identity", LIMIT) == PLAIN
 
 

@@ -77,15 +77,6 @@ def test_every_kind_is_told_by_its_content_and_read(
     assert (caught.losses.frames, caught.losses.notes) == (len(TALK), [])
 
 
-def test_a_file_longer_than_a_block_gives_all_of_its_frames(write: Callable[[bytes], Path]) -> None:
-    # 20 MB: 160 blocks, whose edges lie anywhere in the frames
-    frame = Frame(START, ethernet(ipv4(tcp(1, 8000, 1, bytes(1000)))))
-    record = packets.pcap([frame])[24:]
-    caught = replayed(write(CAPTURE[:24] + record * 20_000))
-    assert len(caught.segments) == caught.losses.frames == 20_000
-    assert {len(each.payload) for each in caught.segments} == {1000}
-
-
 def test_a_header_only_is_a_capture_of_nothing(write: Callable[[bytes], Path]) -> None:
     for file in (CAPTURE[:24], packets.pcapng([]), packets.section(), zipped(CAPTURE[:24])):
         caught = replayed(write(file))
@@ -137,21 +128,6 @@ def test_a_pipe_is_read_as_it_is_written_and_to_its_end(tmp_path: Path) -> None:
     assert caught.losses.notes == []
 
 
-def test_a_pipe_that_says_wait_is_waited_for(
-    write: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = iter([BlockingIOError()])
-    read = os.read
-
-    def read_at_second_try(descriptor: int, size: int) -> bytes:
-        for fault in faults:
-            raise fault
-        return read(descriptor, size)
-
-    monkeypatch.setattr(os, "read", read_at_second_try)
-    assert asked(replayed(write(CAPTURE)).segments) == BODIES
-
-
 def test_a_pipe_without_a_writer_waits_and_can_be_stopped(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
@@ -199,11 +175,6 @@ def test_a_file_stopped_in_the_middle_of_a_record_is_not_called_cut(tmp_path: Pa
     caught = replayed(growing.path, follow=True, stop=growing.stop)
     assert asked(caught.segments) == BODIES
     assert caught.losses.notes == []
-
-
-def test_a_file_stopped_before_it_has_begun_is_no_error(tmp_path: Path) -> None:
-    growing = Growing(tmp_path / "x.pcap", b"", CAPTURE[:2])
-    assert replayed(growing.path, follow=True, stop=growing.stop).losses == Losses()
 
 
 @pytest.mark.parametrize("happens", ["replaced", "removed", "cut short"])
@@ -315,12 +286,6 @@ def peak_bytes(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def test_a_damaged_length_does_not_allocate_what_it_says(write: Callable[[bytes], Path]) -> None:
-    bad = struct.pack("<IIII", 1, 1, 0xFFFFFFF0, 0xFFFFFFF0)
-    path = write(CAPTURE + bad + bytes(3_000_000))
-    assert peak_bytes(lambda: refusal(path)) < 2_000_000
 
 
 def test_a_block_that_is_never_whole_takes_no_more_than_the_largest(

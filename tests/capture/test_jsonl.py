@@ -25,25 +25,23 @@ def opened(path: Path, said: Warnings, rotate_bytes: int = 1000, keep: int = 3) 
     return RotatedFile(path, rotate_bytes=rotate_bytes, keep=keep, warn=said)
 
 
-def test_lines_are_in_the_file_at_once_without_a_close(tmp_path: Path, said: Warnings) -> None:
-    file = opened(tmp_path / "a.jsonl", said)
-    file.write([b"1\n", b"2\n"])
-    assert (tmp_path / "a.jsonl").read_bytes() == b"1\n2\n"
-    file.close()
-    assert (file.lost, file.removed, said) == (0, 0, [])
-
-
 def test_a_full_file_is_moved_on_and_no_line_is_split(tmp_path: Path, said: Warnings) -> None:
     file = opened(tmp_path / "a.jsonl", said, rotate_bytes=10)
     # 4 + 4 fit into 10 bytes, 12 do not
     file.write([b"aaa\n", b"bbb\n", b"ccc\n", b"ddd\n", b"eee\n"])
-    file.close()
+    # at once, without a close
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "a.jsonl.2": b"aaa\nbbb\n",
         "a.jsonl.1": b"ccc\nddd\n",
         "a.jsonl": b"eee\n",
     }
-    assert said == []
+    # the lock goes with the name
+    with (tmp_path / "a.jsonl.1").open() as old:
+        fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(ToolkitError, match="another process"):
+        opened(tmp_path / "a.jsonl", said)
+    file.close()
+    assert (file.lost, file.removed, said) == (0, 0, [])
 
 
 def test_only_so_many_old_files_are_kept_and_it_is_told_once(
@@ -67,14 +65,6 @@ def test_a_line_longer_than_a_file_gets_one_of_its_own(tmp_path: Path, said: War
     assert (tmp_path / "a.jsonl.2").read_bytes() == b"a\n"
     assert (tmp_path / "a.jsonl.1").read_bytes() == b"0123456789\n"
     assert (tmp_path / "a.jsonl").read_bytes() == b"b\n"
-
-
-def test_a_second_capture_goes_on_behind_the_first(tmp_path: Path, said: Warnings) -> None:
-    for line in (b"1\n", b"2\n"):
-        file = opened(tmp_path / "a.jsonl", said, rotate_bytes=4)
-        file.write([line])
-        file.close()
-    assert (tmp_path / "a.jsonl").read_bytes() == b"1\n2\n"
 
 
 def test_a_line_that_a_kill_cut_does_not_swallow_the_next(tmp_path: Path, said: Warnings) -> None:
@@ -136,7 +126,9 @@ def test_what_a_full_disk_refuses_waits_and_is_written_once_there_is_room(
     file.write([b"second\n"])
     # no half of a line is left for a reader to stumble over
     assert (tmp_path / "a.jsonl").read_bytes() == b"first\n"
+    disk.room = 8  # for one of two lines
     file.write([b"third\n"])
+    assert (tmp_path / "a.jsonl").read_bytes() == b"first\nsecond\n"
     assert said == [
         f"`{tmp_path / 'a.jsonl'}` takes nothing: no space left on device; it is tried again"
     ]
@@ -145,20 +137,6 @@ def test_what_a_full_disk_refuses_waits_and_is_written_once_there_is_room(
     assert (tmp_path / "a.jsonl").read_bytes() == b"first\nsecond\nthird\nfourth\n"
     file.close()
     assert file.lost == 0
-
-
-def test_what_still_fits_on_a_full_disk_is_kept_and_only_the_rest_waits(
-    tmp_path: Path, said: Warnings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SmallDisk(9, monkeypatch)
-    file = opened(tmp_path / "a.jsonl", said)
-    file.write([b"first\n", b"second\n", b"third\n"])  # 6 bytes fit, 6 + 7 do not
-    assert (tmp_path / "a.jsonl").read_bytes() == b"first\n"
-    disk.room = 8  # less than all that waits: 7 + 6
-    file.write([])
-    assert (tmp_path / "a.jsonl").read_bytes() == b"first\nsecond\n"
-    file.close()
-    assert file.lost == 1
 
 
 def test_what_finds_no_room_in_the_end_is_counted(
@@ -196,15 +174,3 @@ def test_a_pipe_gets_the_lines_and_is_never_rotated(tmp_path: Path, said: Warnin
     assert os.read(reader, 100) == b"1\n2\n3\n"
     os.close(reader)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-
-
-def test_the_lock_goes_with_the_name_when_the_file_is_rotated(
-    tmp_path: Path, said: Warnings
-) -> None:
-    file = opened(tmp_path / "a.jsonl", said, rotate_bytes=2)
-    file.write([b"1\n", b"2\n"])
-    with (tmp_path / "a.jsonl.1").open() as old:
-        fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with pytest.raises(ToolkitError, match="another process"):
-        opened(tmp_path / "a.jsonl", said)
-    file.close()

@@ -42,6 +42,11 @@ def test_the_promised_keys_come_first_and_in_their_order() -> None:
     assert (found["new"], found["unique_so_far"], found["prompt_chars"]) == (True, 3, 200)
     assert (found["damaged"], found["options"]) == (False, ["tools", "user"])
     assert found["prompt_preview"] is None
+    asked = Asked(exact_key="e" * 32, body_bytes=9, prompt_text="ä" * 79 + "bcd")
+    assert (
+        told(NumberedRequest(Seen(ts=1.0, asked=asked), True, 1))["prompt_preview"]
+        == "ä" * 79 + "b"
+    )
 
 
 def test_a_request_without_a_body_is_told_with_nulls() -> None:
@@ -51,12 +56,6 @@ def test_a_request_without_a_body_is_told_with_nulls() -> None:
     assert "body" not in found
 
 
-def test_a_preview_is_the_first_eighty_characters() -> None:
-    asked = Asked(exact_key="e" * 32, body_bytes=9, prompt_text="ä" * 79 + "bcd")
-    found = told(NumberedRequest(Seen(ts=1.0, asked=asked), new=True, unique_so_far=1))
-    assert found["prompt_preview"] == "ä" * 79 + "b"
-
-
 def test_why_a_body_could_not_be_read_is_told_but_what_was_lost_goes_first() -> None:
     asked = Asked(exact_key="e" * 32, body_bytes=9, problem="not JSON")
     assert told(NumberedRequest(Seen(ts=1.0, asked=asked), None, 0))["problem"] == "not JSON"
@@ -64,15 +63,10 @@ def test_why_a_body_could_not_be_read_is_told_but_what_was_lost_goes_first() -> 
     assert told(NumberedRequest(both, None, 0))["problem"] == "7 bytes lost"
 
 
-def test_a_body_is_the_text_as_sent() -> None:
-    body = '{"a": "ä\\n"}\r\n'
-    arrived = NumberedRequest(SEEN, True, 1, body.encode())
-    assert told(arrived, with_body=True)["body"] == body
-    assert "body" not in told(arrived)
-    assert told(NumberedRequest(SEEN, None, 1), with_body=True)["body"] is None
-
-
 def test_a_body_that_is_no_text_stands_there_in_full_all_the_same() -> None:
+    text = '{"a": "ä\\n"}\r\n'
+    assert told(NumberedRequest(SEEN, True, 1, text.encode()), with_body=True)["body"] == text
+    assert told(NumberedRequest(SEEN, None, 1), with_body=True)["body"] is None
     body = b"\xff\xfe{}"
     found = told(NumberedRequest(SEEN, True, 1, body), with_body=True)
     assert base64.b64decode(found["body_base64"]) == body

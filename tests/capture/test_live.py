@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from support.capture_child import capture_child, heard
 from support.live_traffic import MIB, bodies, capturing, request, send, serving
 from support.net_namespaces import inside, ip, needs_capture, needs_namespaces, needs_tcpdump, pair
 
-from toolkit.capture.live import interfaces, open_live
 from toolkit.errors import ToolkitError
 
 ROOT = Path(__file__).parents[2]
@@ -55,18 +53,6 @@ def test_scapy_is_not_imported_before_a_capture_begins() -> None:
     assert done.stdout == "False\n"
 
 
-@needs_capture
-def test_of_scapy_the_socket_is_imported_and_nothing_is_said() -> None:
-    done = python(
-        "import sys\nfrom toolkit.capture.live import open_live\n"
-        "for iface in ('lo', 'any'):\n"
-        "    open_live(iface, ports=[8000], follow_answers=True).close()\n"
-        "print('scapy.arch.linux' in sys.modules, 'scapy.all' in sys.modules, 'scapy.layers.http' in sys.modules)"
-    )
-    assert done.stdout == "True False False\n"
-    assert done.stderr == ""
-
-
 # --- what is handed out ---------------------------------------------------------------------------------
 
 
@@ -93,19 +79,6 @@ def test_a_frame_bears_the_time_of_its_coming_from_the_first_on(engine: str) -> 
         # five and more were on their way before `sent`; what acknowledges a late answer comes behind them
         assert all(began <= ts <= sent for ts in times[:5]), "and not of its reading"
         assert times == sorted(times)
-
-
-@needs_capture
-@engines
-def test_a_frame_is_as_long_as_it_was_on_the_wire(engine: str) -> None:
-    lengths: list[tuple[int, int]] = []
-    with serving() as server, capturing(engine, "any", server.port) as capture:
-        send("127.0.0.1", server.port, bodies(3, size=50_000))
-        end = time.monotonic() + 60
-        while len(lengths) < 5 and time.monotonic() < end:
-            capture.engine.pump(lambda _ts, data, length: lengths.append((len(data), length)), 0.2)
-    assert max(lengths) > (30_000, 30_000), "far longer than a network's own"
-    assert all(seen == on_wire for seen, on_wire in lengths)
 
 
 @needs_capture
@@ -187,21 +160,6 @@ def test_an_interface_that_goes_down_is_told_and_waited_for(engine: str) -> None
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy"])
-def test_a_capture_may_begin_while_the_interface_is_down_and_sees_it_come_up(engine: str) -> None:
-    with pair() as (start, end), ExitStack() as stack:
-        with inside(end):
-            ip("link", "set", "server0", "down")
-            capture = stack.enter_context(capturing(engine, "server0", 8000))
-            assert capture.engine.note == "`server0` is down; waiting for it to come up"
-            ip("link", "set", "server0", "up")
-            stack.enter_context(serving("10.9.0.2", 8000))
-        with inside(start):
-            send("10.9.0.2", 8000, [b"now"])
-        assert capture.pump() == [b"now"]
-
-
-@needs_namespaces
 @engines
 def test_an_interface_that_is_taken_away_ends_the_capture(engine: str) -> None:
     def pump_for_long() -> None:
@@ -212,24 +170,3 @@ def test_an_interface_that_is_taken_away_ends_the_capture(engine: str) -> None:
         ip("link", "del", "server0")
         with pytest.raises(ToolkitError, match=r"`server0` (was removed|ended)"):
             pump_for_long()
-
-
-def test_any_is_the_last_of_the_interfaces() -> None:
-    assert interfaces()[-1] == "any"
-    assert "lo" in interfaces()
-
-
-@needs_capture
-def test_many_ports_are_watched_at_once() -> None:
-    with serving() as one, serving() as other:
-        engine = open_live(
-            "lo", ports=[one.port, other.port, *range(100, 900)], follow_answers=False
-        )
-        seen: list[bytes] = []
-        send("127.0.0.1", one.port, [b"to one"])
-        send("127.0.0.1", other.port, [b"to the other"])
-        while engine.pump(lambda _ts, data, _length: seen.append(data), 0.2):
-            pass
-        engine.close()
-    assert any(data.endswith(b"to one") for data in seen)
-    assert any(data.endswith(b"to the other") for data in seen)

@@ -66,18 +66,6 @@ def test_between_two_machines_every_request_is_seen_once_at_either_end(
 
 @engines
 @pytest.mark.usefixtures("alone")
-def test_with_answers_each_answer_is_seen_once(engine: str) -> None:
-    wanted = bodies(40)
-    with serving() as server:
-        with capturing(engine, "any", server.port, follow_answers=True) as capture:
-            send("127.0.0.1", server.port, wanted)
-            capture.pump()
-        assert_each_once(capture, wanted, server.bodies)
-    assert [one.answer.status for one in capture.requests if one.answer] == [200] * 41
-
-
-@engines
-@pytest.mark.usefixtures("alone")
 def test_an_upload_of_8_mb_arrives_whole(engine: str) -> None:
     wanted = [b"".join(b"%08d" % number for number in range(MIB))]
     assert len(wanted[0]) == 8 * MIB
@@ -90,17 +78,6 @@ def test_an_upload_of_8_mb_arrives_whole(engine: str) -> None:
             assert server.bodies == [*wanted, THE_END]
         assert max(map(len, capture.frames)) > 65_535, "lo's longest are 65,549 bytes"
         assert (capture.losses.truncated, capture.losses.gaps) == (0, 0)
-
-
-@engines
-@pytest.mark.usefixtures("alone")
-def test_what_comes_while_nobody_reads_waits(engine: str) -> None:
-    wanted = bodies(4000, size=500)
-    with serving() as server:
-        with capturing(engine, "lo", server.port, buffer_bytes=64 * MIB) as capture:
-            send("127.0.0.1", server.port, wanted)
-            capture.pump()
-        assert_each_once(capture, wanted, server.bodies)
 
 
 @engines

@@ -14,7 +14,7 @@ import pytest
 from contract.harness.packets import ipv4, ipv6, tcp
 from support.capture_child import capture_child, heard
 from support.live_traffic import THE_END, bodies, send, serving
-from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump, pair
+from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump
 
 from toolkit.capture.live import OutgoingFrames
 
@@ -138,14 +138,6 @@ def test_a_proxys_second_request_into_the_bridge_counts_only_if_the_bridge_is_na
         assert heard(child)["bodies"] == ["from outside", THE_END.decode()]
 
 
-@needs_namespaces
-def test_a_containers_request_is_one_although_bridge_and_port_both_take_it_in(town: Town) -> None:
-    seen = seen_by_router(
-        town, "scapy", source=town.container, target=town.router, address="10.9.2.1"
-    )
-    assert seen["bodies"] == ALL, "the same segments again are a repetition to the streams"
-
-
 # --- the parts ------------------------------------------------------------------------------------------
 
 
@@ -165,13 +157,3 @@ def test_an_outgoing_packet_counts_if_its_sender_is_this_machine() -> None:
         sights.note
         == "outgoing frames not counted with `any`: 3 on `eth0`; --iface NAME counts them"
     )
-
-
-@needs_namespaces
-def test_a_link_local_address_is_own_on_its_interface_only() -> None:
-    with pair() as (place, _), inside(place):
-        ip("addr", "add", "fe80::9/64", "dev", "client0", "nodad")
-        own, other = (ipv6(tcp(40000, 8000, 1), f"fe80::{number}", "fe80::77") for number in (9, 8))
-        sights = OutgoingFrames([8000])
-        assert [sights.counts(own, "client0"), sights.counts(other, "client0")] == [True, False]
-        assert not sights.counts(own, "lo")

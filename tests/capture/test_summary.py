@@ -64,29 +64,12 @@ def test_requests_are_counted_by_what_became_of_them() -> None:
     )
 
 
-def test_only_a_prompt_s_first_arrival_is_new() -> None:
-    tally = RequestCounter()
-    arrivals = [chat("a"), chat("a"), METRICS, DAMAGED, chat("b")]
-    assert [tally.add(one) for one in arrivals] == [True, False, None, None, True]
-
-
-def test_a_damaged_request_counts_for_no_prompt() -> None:
-    body = asked("a")
-    found = told(Seen(ts=1.0, asked=body, damaged=True), chat("a"))
-    assert (found.prompts, found.unique, found.repeat_share) == (1, 1, 0.0)
-
-
 def test_the_top_prompts_come_with_their_share_and_a_preview_only_where_text_was_kept() -> None:
     found = told(chat("b"), chat("a", prompt_text="x" * 100), chat("a"), chat("a"), METRICS)
     first, second = found.top
     assert (first.prompt_key, first.requests, first.share, first.too_many) == ("a" * 32, 3, 0.75, 0)
     assert first.prompt_preview == "x" * 80
     assert (second.prompt_key, second.requests, second.prompt_preview) == ("b" * 32, 1, None)
-
-
-def test_times_that_run_backwards_still_span_the_capture() -> None:
-    found = told(chat("a", ts=5.0), chat("a", ts=3.0), chat("a", ts=4.0))
-    assert (found.from_ts, found.to_ts) == (3.0, 5.0)
 
 
 def test_nothing_is_told_as_nothing_and_unknown_shares_as_unknown() -> None:
