@@ -292,7 +292,7 @@ class Messages:
 # --- requests ---------------------------------------------------------------------------------------
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HELLO = re.compile(rb"\x16(?:\Z|\x03(?:\Z|[\x00-\x04]))")
+CLIENT_HELLO = re.compile(rb"\x16(?:\Z|\x03(?:\Z|[\x00-\x04]))")
 """A TLS connection's first bytes."""
 RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04][\x00-\x48]", re.DOTALL)
 """A TLS record of at most 18 KiB: what a segment may begin with where the capture began in the middle."""
@@ -421,7 +421,7 @@ class Requests(Messages):
 
     def refuse(self, data: bytes) -> None:
         """Count what is no request."""
-        if self._is_silent and HELLO.match(data):
+        if self._is_silent and CLIENT_HELLO.match(data):
             self._losses.encrypted += 1
             self.forget(IGNORED)
             return

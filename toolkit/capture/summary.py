@@ -242,15 +242,16 @@ MORE_CLASSES: Sequence[tuple[str, str]] = (
 )
 """Told when there are any."""
 
-FILES_TELL = " (what a kernel dropped while a file was written shows as gaps)"
+FROM_FILES = " (what a kernel dropped while a file was written shows as gaps)"
 
 
 def losses_in_words(summary: CaptureSummary, *, is_live: bool = True) -> str:
     """What was lost, class by class."""
-    told = [f"{words} {getattr(summary, name):,}" for name, words in LOSS_CLASSES]
+    always = [(words, getattr(summary, name)) for name, words in LOSS_CLASSES]
     more = [(words, getattr(summary, name)) for name, words in MORE_CLASSES]
-    said = ", ".join(told + [f"{words} {count:,}" for words, count in more if count])
-    end = "" if is_live or summary.kernel_drops else FILES_TELL
+    counts = always + [(words, count) for words, count in more if count]
+    said = ", ".join(f"{words} {count:,}" for words, count in counts)
+    end = "" if is_live or summary.kernel_drops else FROM_FILES
     return f"Lost: {said}{end}"
 
 

@@ -114,7 +114,7 @@ class Direction:
         """Serial arithmetic: the position nearest to where we are that ends in these 32 bits."""
         return self.next + ((seq - self.next + HALF) & MASK) - HALF
 
-    def is_far(self, seq: int) -> bool:
+    def is_stray(self, seq: int) -> bool:
         """Whether a segment is farther off than we could wait for."""
         is_placed = self.began_at is not None
         return is_placed and abs(self.position(seq) - self.next) > self.limits.stash_bytes
@@ -127,9 +127,9 @@ class Direction:
             self.next = self.started_at = segment.seq
         start = self.position(segment.seq)
         end = start + len(payload) + segment.missing
-        if self.is_far(segment.seq):
+        if self.is_stray(segment.seq):
             if payload:
-                self._arrive_far((start, end, ts, payload))
+                self._arrive_stray((start, end, ts, payload))
             return
         if start <= self.next < end:
             self.stray = None
@@ -239,7 +239,7 @@ class Direction:
             start = max(upto, stash[at][1])
             at += 1
 
-    def _arrive_far(self, piece: Piece) -> None:
+    def _arrive_stray(self, piece: Piece) -> None:
         """Farther off than we could wait for: a stray, unless a second one follows it or it begins a message."""
         if any(is_of(span, piece[0]) for span in self.spans):
             return
@@ -459,7 +459,7 @@ class Streams:
         if payload or missing or flags & FIN:
             # a segment behind a reset may have begun this flow: what was sent before that, and is sent again, is no new request
             key = flow.key if to is flow.client else reverse(flow.key)
-            if (not to.anchored or to.is_far(segment.seq)) and self._is_late(key, segment):
+            if (not to.anchored or to.is_stray(segment.seq)) and self._is_late(key, segment):
                 return
             to.arrive(segment)
         self._settle(ts, flow)

@@ -41,7 +41,7 @@ class StoreSink:
         self._waiting_bytes = 0
         self._due_s = 0.0
         self._has_warned = False
-        self._told: Mapping[str, object] = {}
+        self._stored_summary: Mapping[str, object] = {}
         self.has_begun = False
         """Whether the run is in the database."""
         self.lost = 0
@@ -79,9 +79,9 @@ class StoreSink:
                 del self._waiting[:COMMIT_REQUESTS]
             self._waiting_bytes = 0
             summary = self._summary(self.lost)
-            if summary != self._told:
+            if summary != self._stored_summary:
                 self._store.set_capture(self._run.id, summary)
-                self._told = summary
+                self._stored_summary = summary
         except ToolkitError as error:
             self._due_s = time.monotonic() + RETRY_S
             if not self._has_warned:

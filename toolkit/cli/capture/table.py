@@ -60,9 +60,9 @@ def print_capture(summary: CaptureSummary, *, full: bool, is_live: bool) -> None
     for title in ("paths", "models", "statuses"):
         names = getattr(summary, title)
         if names:
-            told = [f"{one.name[:WIDEST_NAME]} {one.requests:,}" for one in names[:LISTED]]
+            listed = [f"{one.name[:WIDEST_NAME]} {one.requests:,}" for one in names[:LISTED]]
             more = ", ..." if len(names) > LISTED else ""
-            console.print(Text(f"{title}: {', '.join(told)}{more}"))
+            console.print(Text(f"{title}: {', '.join(listed)}{more}"))
     if summary.unreadable:
         unreadable = f"{summary.unreadable:,} requests have a body that is no readable JSON request"
         console.print(Text(unreadable))

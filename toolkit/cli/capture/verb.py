@@ -115,7 +115,7 @@ def command(
     """Read the requests that clients send to an LLM server: from packets on this machine, or from
     capture FILES (pcap, pcapng, gzipped or not; `-` is a pipe from tcpdump). Nothing is sent and
     nothing stands in the way: the server does not notice. Only hashes and lengths are kept, and
-    prompts' text with --store-prompts alone. What was lost on the way is always told, by class.
+    prompts' text with --store-prompts alone. What was lost on the way is always reported, by class.
 
     \b
       toolkit capture                               port 8000, live, until Ctrl-C
