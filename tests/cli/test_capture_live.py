@@ -1,7 +1,6 @@
 """`toolkit capture` live on `lo`, with a real server and real connections: what it sees, how it ends, what it survives."""
 
 import ctypes
-import json
 import os
 import pty
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from contract.harness.packets import post
-from support.capturing import COMMAND, Client, Ran, capture, capturing, chat, talking
+from support.capturing import COMMAND, Client, capture, capturing, chat, talking
 from support.live_traffic import Server, serving
 from support.net_namespaces import (
     inside,
@@ -59,17 +58,6 @@ def test_sent_is_seen_once_and_whole(
     assert not any(one["damaged"] for one in seen)
 
 
-def test_full_mode_follows_the_answers(tmp_path: Path, server: Server) -> None:
-    words = ("--port", server.port, "--iface", "lo", "--full", "--json", "--no-store")
-    with capturing(*words, cwd=tmp_path) as live, talking(server.port) as client:
-        send(client, "a", "b")
-        seen = [live.line(), live.line()]
-        live.end()
-    assert [one["status"] for one in seen] == [200, 200]
-    assert all(one["latency_ms"] >= 0 for one in seen)
-    assert [one["in_flight"] for one in seen] == [0, 0]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly_with_the_page_and_everything_kept(
     tmp_path: Path, server: Server, number: int
@@ -89,16 +77,13 @@ def test_a_signal_ends_it_cleanly_with_the_page_and_everything_kept(
 
 
 def test_the_duration_ends_it_and_nothing_is_an_error_then(tmp_path: Path, server: Server) -> None:
-    words = ("--port", server.port, "--iface", "lo", "--no-store")
-    ran = capture(*words, "--duration", "500ms", cwd=tmp_path)
+    words = ("--port", server.port, "--no-store", "--duration", "500ms")
+    ran = capture(*words, "--iface", "lo", cwd=tmp_path)
     assert ran.code == 1
     assert f"Error: nothing arrived for port {server.port} on `lo`" in ran.err
     assert "`--iface any` hears all interfaces" in ran.err
-
-
-def test_who_hears_all_interfaces_is_not_told_to_hear_them(tmp_path: Path, server: Server) -> None:
-    ran = capture("--port", server.port, "--duration", "500ms", "--no-store", cwd=tmp_path)
-    assert ran.code == 1
+    # who hears all of them is not told to
+    ran = capture(*words, cwd=tmp_path)
     assert "`--iface NAME` counts what goes out, too" in ran.err
     assert "--iface any" not in ran.err
 
@@ -245,13 +230,3 @@ def test_a_line_is_drawn_once_a_second_on_a_terminal(tmp_path: Path, server: Ser
     os.close(controller)
     assert b"1 unique" in said
     assert b"nothing lost" in said
-
-
-def test_objects_are_json_for_any_reader(tmp_path: Path, server: Server) -> None:
-    words = ("--port", server.port, "--iface", "lo", "--json", "--no-store")
-    with capturing(*words, cwd=tmp_path) as live, talking(server.port) as client:
-        client.send(post(b"\xff\xfe not JSON \xed\xa0\x80"))
-        found = live.line()
-        ran: Ran = live.end()
-    assert found["problem"]
-    assert json.loads(ran.out.splitlines()[-1])["summary"]["unreadable"] == 1

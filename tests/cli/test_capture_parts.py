@@ -110,25 +110,18 @@ def test_requests_are_kept_in_one_transaction_every_half_second(clock: Clock) ->
     assert (store.ended, sink.lost, said) == (True, 0, [])
 
 
-def test_many_requests_do_not_wait_for_the_half_second(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capture_sinks, "COMMIT_REQUESTS", 3)
-    store = Refusing()
-    sink = sink_of(store, [])
-    sink.take(arrivals(1.0))
-    sink.take(arrivals(2.0, 3.0, 4.0, 5.0))
-    assert store.batches == [1, 3, 1]
-    assert clock.now == 1_000.0
-
-
 def test_a_refusal_is_told_once_and_what_waits_is_kept_when_it_is_over(clock: Clock) -> None:
     store, said = Refusing(), []
     sink = sink_of(store, said)
     store.refuses = True
     for ts in (1.0, 2.0, 3.0):
         sink.take(arrivals(ts))
-        clock.now += capture_sinks.RETRY_S
+        store.refuses = False
+        clock.now += capture_sinks.RETRY_S / 2
+        sink.take([])  # it is not asked again so soon
+        assert store.seen == []
+        store.refuses = True
+        clock.now += capture_sinks.RETRY_S / 2
     assert said == [
         "Warning: `t.db` cannot grow, the disk is full; the capture goes on and tries again"
     ]
@@ -139,17 +132,9 @@ def test_a_refusal_is_told_once_and_what_waits_is_kept_when_it_is_over(clock: Cl
     store.refuses = True  # another day's refusal is told again
     sink.take(arrivals(5.0))
     assert len(said) == 2
-
-
-def test_a_refusing_database_is_not_asked_all_the_time(clock: Clock) -> None:
-    store, asked = Refusing(), []
-    store.refuses = True
-    store._check = lambda: asked.append(clock.now) or Refusing._check(store)
-    sink = sink_of(store, [])
-    for _ in range(20):
-        sink.take(arrivals(1.0))
-        clock.now += 0.2
-    assert len(asked) == 2  # within 4 s, at 0 s and after RETRY_S
+    # and what is refused to the end is counted
+    sink.close()
+    assert sink.lost == 1
 
 
 def test_what_waits_is_bounded_and_the_rest_is_counted(
@@ -169,17 +154,6 @@ def test_what_waits_is_bounded_and_the_rest_is_counted(
     assert store.told == {"not_stored": 2}
 
 
-def test_what_is_refused_to_the_end_is_counted() -> None:
-    store = Refusing()
-    store.refuses = True
-    sink = sink_of(store, [])
-    sink.take(arrivals(1.0, 2.0))
-    sink.close()
-    assert sink.lost == 2
-    sink.end(client_ok=False)  # no run has begun, so there is none to end
-    assert store.ended is None
-
-
 # --- the screen ---------------------------------------------------------------------------------------
 
 
@@ -190,6 +164,9 @@ def seen_prompt(prompt: str) -> Seen:
 def test_the_line_tells_rate_repeats_losses_and_the_leading_prompts() -> None:
     tally, losses = RequestCounter(), Losses()
     progress = CaptureProgress(tally, losses, (8000,), note=lambda: "late by a second")
+    for name in ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed"):
+        lost = CaptureProgress(RequestCounter(), Losses(**{name: 7}), (8000,))
+        assert "unique, lost: 7 " in lost.line(0.0)
     assert (
         progress.line(0.0) == "0 requests/s, 0 requests, 0 unique, nothing lost (late by a second)"
     )
@@ -203,59 +180,33 @@ def test_the_line_tells_rate_repeats_losses_and_the_leading_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed"]
-)
-def test_every_class_of_loss_is_in_the_line(name: str) -> None:
-    progress = CaptureProgress(RequestCounter(), Losses(**{name: 7}), (8000,))
-    assert "unique, lost: 7 " in progress.line(0.0)
-
-
-@pytest.mark.parametrize(
-    ("losses", "said"),
+    ("losses", "more", "said"),
     [
-        (Losses(), "no packets on port 8000 or 9000 yet"),
-        (Losses(segments=3, encrypted=1), "port 8000 or 9000 speaks TLS"),
-        (Losses(segments=3), "packets arrive on port 8000 or 9000, but no request"),
+        (Losses(), {}, "no packets on port 8000 or 9000 yet"),
+        (Losses(), {"is_here": False, "note": lambda: "5 late"}, "no packets on port 8000 or 9000 yet (5 late)"),
+        (Losses(segments=3, encrypted=1), {}, "port 8000 or 9000 speaks TLS"),
+        (Losses(segments=3), {}, "packets arrive on port 8000 or 9000, but no request has"),
+        (Losses(segments=3), {"with_answers": True}, "packets arrive on port 8000 or 9000, but no request with its answer"),
     ],
-)
+)  # fmt: skip
 def test_a_quiet_port_is_told_for_what_it_is(
-    losses: Losses, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    losses: Losses,
+    more: dict[str, object],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(capture_progress, "time", clock)
     monkeypatch.setattr(capture_progress, "servers_here", lambda: [(22, 1), (8000, 3)])
-    progress = CaptureProgress(RequestCounter(), losses, (8000, 9000))
+    progress = CaptureProgress(RequestCounter(), losses, (8000, 9000), **more)
     for _ in range(10):
         clock.now += 1
         progress.show()
     (line,) = capsys.readouterr().err.splitlines()  # once, where nothing can be drawn over
     assert line.startswith(said)
-    if not losses.segments:
+    if not losses.segments and not more:
         assert line.endswith("; servers here listen on: 22 (1 connection)")
-
-
-def test_a_quiet_port_s_line_tells_what_the_engine_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(capture_progress, "time", clock)
-    progress = CaptureProgress(
-        RequestCounter(), Losses(), (8000,), is_here=False, note=lambda: "5 frames not counted"
-    )
-    clock.now += 10
-    progress.show()
-    assert capsys.readouterr().err == "no packets on port 8000 yet (5 frames not counted)\n"
-
-
-def test_who_waits_for_answers_is_not_told_that_no_request_came(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(capture_progress, "time", clock)
-    progress = CaptureProgress(RequestCounter(), Losses(segments=3), (8000,), with_answers=True)
-    clock.now += 10
-    progress.show()
-    assert "no request with its answer has come whole yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -325,9 +276,3 @@ def test_a_pipe_s_writer_gets_a_moment_to_end(monkeypatch: pytest.MonkeyPatch) -
         assert not stop()
         clock.now += 1.0
         assert stop()
-
-
-def test_a_duration_ends_it_unasked() -> None:
-    with Stop(0.0) as stop:
-        assert stop()
-        assert not stop.was_asked
