@@ -80,6 +80,21 @@ def test_a_missing_fragment_is_a_lost_packet_and_no_segment(frames: list[bytes])
         assert caught.losses.fragments == 1
 
 
+def test_fragments_that_overlap_count_once_and_those_beyond_any_packet_not_at_all() -> None:
+    parts = [ipv4(LONG[:800], more=True), ipv4(LONG[400:], offset=400)]
+    caught = segments_of(Frame(START, ethernet(part)) for part in parts)
+    assert caught.payloads == [bytes(range(256)) * 12]
+    far = ipv4(bytes(800), offset=65_528, ident=9)
+    assert segments_of([Frame(START, ethernet(far))]).losses == Losses(frames=1)
+
+
+@pytest.mark.parametrize("number", [0, 43, 51, 60, 135, 139, 140])
+def test_a_segment_is_found_behind_whatever_extension_the_kernel_lets_through(number: int) -> None:
+    # 8 bytes each, and an authentication header of 12: it counts its length in fours
+    extension = bytes([1]) + bytes(10) if number == 51 else bytes(7)
+    assert one(ethernet(ipv6(SEGMENT, extensions=[(number, extension)]))).payload == PAYLOAD
+
+
 def test_a_fragment_cut_by_the_snaplen_is_a_lost_packet() -> None:
     frames = [Frame(START, frame).cut(96) for frame in FRAGMENTED["IPv4"]]
     caught = segments_of(frames)
