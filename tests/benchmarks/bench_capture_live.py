@@ -5,7 +5,7 @@
 Traffic is tests/support/c_traffic (compiled here): server and clients share one core, the capture has another. Where the
 machine has one core only, they share it, and the figures say so. The reader is the capture's first thread as it is: engine,
 frames, streams, HTTP; keys, JSON and SQLite are another thread's and not in here. Bodies are compared one by one. CPU is
-the reader's, and tcpdump's where it reads for us.
+the reader's.
 
 requests  10,000 requests/s, only requests followed, with each engine. Bars: none missing, none altered, no drop; the
           reader's CPU at most 25 us a request.
@@ -24,8 +24,6 @@ A RATIO is what was reached over its bar, or the share of requests that is missi
 import hashlib
 import json
 import os
-import resource
-import shutil
 import signal
 import statistics
 import struct
@@ -52,13 +50,9 @@ from toolkit.capture.live import (  # noqa: E402
 from toolkit.capture.packets import Frames  # noqa: E402
 from toolkit.capture.records import CaptureFilter, HttpRequest, Losses  # noqa: E402
 from toolkit.capture.tcp import Streams  # noqa: E402
-from toolkit.capture.tcpdump import open_tcpdump  # noqa: E402
 
 SOURCE = ROOT / "tests" / "support" / "c_traffic" / "traffic.c"
-ENGINES: dict[str, Callable[..., LiveCapture]] = {
-    "scapy": open_live,
-    "tcpdump": open_tcpdump,
-}
+ENGINES: dict[str, Callable[..., LiveCapture]] = {"scapy": open_live}
 CONNECTIONS = 64
 BODY = (
     '{"model":"llama","messages":[{"role":"user","content":"request ######## '
@@ -155,11 +149,6 @@ def sent_by(child: subprocess.Popen[str]) -> tuple[int, float]:
     return int(sent), float(seconds)
 
 
-def children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def read(
     engine: LiveCapture,
     port: int,
@@ -181,10 +170,8 @@ def read(
             stall_at_s = None
     engine.drain(frames.frame)
     seen.cpu_s = time.process_time() - cpu
-    children = children_cpu_s()
     streams.close()
     engine.close()
-    seen.cpu_s += children_cpu_s() - children  # tcpdump's, which close() waits for
     seen.losses.kernel_drops = engine.drops()
     return seen
 
@@ -324,7 +311,7 @@ def whole(program: Path, machine: Machine, engine: str) -> None:
     """The verb in a process of its own, interrupted when the clients have ended."""
     told = program.with_name(f"{engine}.jsonl")
     traffic = Traffic(machine, program, clients_at=machine.traffic)
-    words = ["capture", "--iface", "lo", "--port", str(traffic.port), "--engine", engine]
+    words = ["capture", "--iface", "lo", "--port", str(traffic.port)]
     words += ["--jsonl", str(told), "--db", str(program.with_name(f"{engine}.db"))]
     sockets = packet_sockets()
     child = subprocess.Popen(
@@ -365,9 +352,6 @@ def exact_key(body: str) -> str:
 
 def main() -> None:
     wanted = set(sys.argv[1:]) or {"requests", "answers", "stall", "server", "whole"}
-    if "tcpdump" in ENGINES and shutil.which("tcpdump") is None:
-        del ENGINES["tcpdump"]
-        print("tcpdump is not installed: apt-get install tcpdump")
     machine = Machine()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "traffic")

@@ -1,4 +1,4 @@
-"""The three live engines on real networks made for the test: lo, and veth between two network namespaces.
+"""A live capture on real networks made for the test: lo, and veth between two network namespaces.
 
 Sent equals seen, each request once, bodies byte for byte the same.
 """
@@ -11,13 +11,9 @@ from contextlib import ExitStack
 import pytest
 from contract.harness import packets
 from support.live_traffic import MIB, THE_END, Capture, bodies, capturing, send, serving
-from support.net_namespaces import inside, namespace, needs_namespaces, needs_tcpdump, pair
+from support.net_namespaces import inside, namespace, needs_namespaces, pair
 
 pytestmark = needs_namespaces
-engines = pytest.mark.parametrize(
-    "engine",
-    ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
-)
 
 CLIENT, SERVER = "10.9.0.1", "10.9.0.2"
 SERVER_6 = "fd09::2"
@@ -45,10 +41,9 @@ def assert_each_once(capture: Capture, wanted: list[bytes], arrived: list[bytes]
     assert capture.engine.drops() == 0
 
 
-@engines
 @pytest.mark.parametrize(("iface", "end"), [("server0", 1), ("any", 0)])
 def test_between_two_machines_every_request_is_seen_once_at_either_end(
-    engine: str, iface: str, end: int, joined: tuple[str, str]
+    iface: str, end: int, joined: tuple[str, str]
 ) -> None:
     wanted = bodies(60)
     for address in (SERVER, SERVER_6):
@@ -56,7 +51,7 @@ def test_between_two_machines_every_request_is_seen_once_at_either_end(
             with inside(joined[1]):
                 server = stack.enter_context(serving(address, 8000))
             with inside(joined[end]):
-                capture = stack.enter_context(capturing(engine, iface, 8000))
+                capture = stack.enter_context(capturing(iface, 8000))
             with inside(joined[0]):
                 send(address, 8000, wanted)
             with inside(joined[end]):
@@ -64,14 +59,13 @@ def test_between_two_machines_every_request_is_seen_once_at_either_end(
         assert_each_once(capture, wanted, server.bodies)
 
 
-@engines
 @pytest.mark.usefixtures("alone")
-def test_an_upload_of_8_mb_arrives_whole(engine: str) -> None:
+def test_an_upload_of_8_mb_arrives_whole() -> None:
     wanted = [b"".join(b"%08d" % number for number in range(MIB))]
     assert len(wanted[0]) == 8 * MIB
     for address in ("127.0.0.1", "::1"):
         with serving(address) as server:
-            with capturing(engine, "lo", server.port, buffer_bytes=64 * MIB) as capture:
+            with capturing("lo", server.port, buffer_bytes=64 * MIB) as capture:
                 send(address, server.port, wanted)
                 seen = capture.pump()
             assert seen == wanted
@@ -80,15 +74,14 @@ def test_an_upload_of_8_mb_arrives_whole(engine: str) -> None:
         assert (capture.losses.truncated, capture.losses.gaps) == (0, 0)
 
 
-@engines
 @pytest.mark.parametrize("iface", ["lo", "any"])
 @pytest.mark.usefixtures("alone")
-def test_what_the_kernel_drops_is_counted_to_the_frame(engine: str, iface: str) -> None:
+def test_what_the_kernel_drops_is_counted_to_the_frame(iface: str) -> None:
     wanted = bodies(120, size=60_000)  # 7 MB that nobody reads
     with (
         serving() as server,
-        capturing("scapy", iface, server.port, buffer_bytes=64 * MIB) as truth,
-        capturing(engine, iface, server.port, buffer_bytes=64 * 1024) as small,
+        capturing(iface, server.port, buffer_bytes=64 * MIB) as truth,
+        capturing(iface, server.port, buffer_bytes=64 * 1024) as small,
     ):
         send("127.0.0.1", server.port, wanted)
         assert Counter(truth.pump()) == Counter(wanted)
@@ -102,11 +95,8 @@ def test_what_the_kernel_drops_is_counted_to_the_frame(engine: str, iface: str) 
     assert not told - Counter([*wanted, THE_END]), "no body is made up"
 
 
-@engines
 @pytest.mark.parametrize("iface", ["server0", "any"])
-def test_tags_and_fragments_reach_the_streams(
-    engine: str, iface: str, joined: tuple[str, str]
-) -> None:
+def test_tags_and_fragments_reach_the_streams(iface: str, joined: tuple[str, str]) -> None:
     talk = packets.Conversation(client=CLIENT, server=SERVER)
 
     def packet(data: bytes, flags: int = packets.PSH | packets.ACK) -> bytes:
@@ -114,12 +104,10 @@ def test_tags_and_fragments_reach_the_streams(
         talk.next[True] += len(data) + bool(flags & packets.SYN)
         return made
 
-    # of two tags the kernel takes one off; tcpdump on `any` does not show such a frame
-    tags = [7] if (engine, iface) == ("tcpdump", "any") else [7, 8]
     wire = [
         packets.ethernet(packet(b"", packets.SYN)),
         packets.ethernet(packet(b"POST / HTTP/1.1\r\n"), vlans=[7]),
-        packets.ethernet(packet(b"content-length: 3000\r\n\r\n"), vlans=tags),
+        packets.ethernet(packet(b"content-length: 3000\r\n\r\n"), vlans=[7, 8]),
         *(
             packets.ethernet(part)
             for part in packets.ipv4_fragments(packet(b"x" * 3000)[20:], 1480, CLIENT, SERVER)
@@ -128,7 +116,7 @@ def test_tags_and_fragments_reach_the_streams(
     ]
     with ExitStack() as stack:
         with inside(joined[1]):
-            capture = stack.enter_context(capturing(engine, iface, 8000))
+            capture = stack.enter_context(capturing(iface, 8000))
         with inside(joined[0]), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire_end:
             wire_end.bind(("client0", 0))
             for frame in wire:

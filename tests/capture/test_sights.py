@@ -14,14 +14,9 @@ import pytest
 from contract.harness.packets import ipv4, ipv6, tcp
 from support.capture_child import capture_child, heard
 from support.live_traffic import THE_END, bodies, send, serving
-from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump
+from support.net_namespaces import inside, ip, namespace, needs_namespaces
 
 from toolkit.capture.live import OutgoingFrames
-
-engines = pytest.mark.parametrize(
-    "engine",
-    ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
-)
 
 
 class Town(NamedTuple):
@@ -67,13 +62,13 @@ def town() -> Iterator[Town]:
 
 
 def seen_by_router(
-    town: Town, engine: str, *, source: str, target: str, address: str, iface: str = "any"
+    town: Town, *, source: str, target: str, address: str, iface: str = "any"
 ) -> dict:
     """What a capture on the router saw of 20 requests from one place to a server in another."""
     with ExitStack() as stack:
         with inside(target):
             stack.enter_context(serving(address, 8000))
-        child = stack.enter_context(capture_child(engine, iface, namespace=town.router))
+        child = stack.enter_context(capture_child(iface, namespace=town.router))
         heard(child)
         with inside(source):
             send(address, 8000, bodies(20), connections=1)
@@ -86,14 +81,9 @@ ONCE = 21 + 4
 
 
 @needs_namespaces
-@engines
-def test_a_request_forwarded_to_a_container_counts_where_it_comes_in(
-    engine: str, town: Town
-) -> None:
+def test_a_request_forwarded_to_a_container_counts_where_it_comes_in(town: Town) -> None:
     # it shows on r0 inbound, on br0 and on p0 outbound
-    seen = seen_by_router(
-        town, engine, source=town.client, target=town.container, address="10.9.2.2"
-    )
+    seen = seen_by_router(town, source=town.client, target=town.container, address="10.9.2.2")
     assert seen["bodies"] == ALL
     assert seen["frames"] == ONCE
     assert "25 on `br0`" in seen["note"]
@@ -101,17 +91,15 @@ def test_a_request_forwarded_to_a_container_counts_where_it_comes_in(
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy"])
-def test_a_request_to_this_machines_own_server_counts_once(engine: str, town: Town) -> None:
-    seen = seen_by_router(town, engine, source=town.client, target=town.router, address="10.9.1.1")
+def test_a_request_to_this_machines_own_server_counts_once(town: Town) -> None:
+    seen = seen_by_router(town, source=town.client, target=town.router, address="10.9.1.1")
     assert seen["bodies"] == ALL
     assert seen["frames"] == ONCE
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy"])
-def test_this_machines_own_request_to_another_machine_counts(engine: str, town: Town) -> None:
-    seen = seen_by_router(town, engine, source=town.router, target=town.client, address="10.9.1.2")
+def test_this_machines_own_request_to_another_machine_counts(town: Town) -> None:
+    seen = seen_by_router(town, source=town.router, target=town.client, address="10.9.1.2")
     assert seen["bodies"] == ALL
     assert seen["frames"] == ONCE
 
@@ -121,10 +109,10 @@ def test_a_proxys_second_request_into_the_bridge_counts_only_if_the_bridge_is_na
     town: Town,
 ) -> None:
     words = {"source": town.router, "target": town.container, "address": "10.9.2.2"}
-    seen = seen_by_router(town, "scapy", **words, iface="br0")
+    seen = seen_by_router(town, **words, iface="br0")
     assert seen["bodies"] == ALL
     with ExitStack() as stack:
-        child = stack.enter_context(capture_child("scapy", "any", namespace=town.router))
+        child = stack.enter_context(capture_child("any", namespace=town.router))
         heard(child)
         with inside(town.container):
             stack.enter_context(serving("10.9.2.2", 8000))

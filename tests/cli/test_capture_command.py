@@ -257,6 +257,11 @@ def test_only_the_paths_asked_for_are_told(tmp_path: Path, three: Path) -> None:
     assert ran.summary["requests"] == 3
     assert ran.summary["left_out"] == 1
     assert "1 requests for other paths than `/v1/*` left out" in ran.err
+    # a damaged one whose path is not known is never left out
+    frames = talk(post(chat("x" * 4_000)))
+    (tmp_path / "b.pcap").write_bytes(pcap(frames[:3] + frames[4:]))
+    ran = capture("b.pcap", "--json", "--no-store", "--path", "/v1/*", cwd=tmp_path)
+    assert [(one["path"], one["damaged"]) for one in ran.requests] == [(None, True)]
 
 
 # --- losses and errors --------------------------------------------------------------------------------

@@ -38,12 +38,9 @@ def send(client: Client, *prompts: str) -> None:
         client.send(post(chat(prompt)))
 
 
-@pytest.mark.parametrize("engine", ["scapy", "ring", pytest.param("tcpdump", marks=needs_tcpdump)])
 @pytest.mark.parametrize("iface", ["any", "lo"])
-def test_sent_is_seen_once_and_whole(
-    tmp_path: Path, server: Server, engine: str, iface: str
-) -> None:
-    words = ("--port", server.port, "--iface", iface, "--engine", engine, "--json", "--bodies")
+def test_sent_is_seen_once_and_whole(tmp_path: Path, server: Server, iface: str) -> None:
+    words = ("--port", server.port, "--iface", iface, "--json", "--bodies")
     sent = [chat(f"prompt {n % 7} {'x' * 300 * n}") for n in range(300)]
     with capturing(*words, "--no-store", cwd=tmp_path) as live, talking(server.port) as client:
         for body in sent:
@@ -56,6 +53,32 @@ def test_sent_is_seen_once_and_whole(
     assert (summary["requests"], summary["unique"]) == (300, 300)
     assert (summary["damaged"], summary["kernel_drops"], summary["gaps"]) == (0, 0, 0)
     assert not any(one["damaged"] for one in seen)
+
+
+@needs_tcpdump
+def test_where_python_may_not_tcpdump_may(tmp_path: Path, server: Server) -> None:
+    words = ("--port", server.port, "--iface", "lo", "--engine", "tcpdump", "--no-store")
+    ran = capture(*words, cwd=tmp_path)
+    assert ran.code == 1
+    hint = f"tcpdump -i lo -s 0 -U -w - 'tcp port {server.port}' | toolkit capture -"
+    assert f"Hint: sudo {hint} --port {server.port}" in ran.err
+    command = hint.removesuffix("| toolkit capture -").replace("'", "").split()
+    sent = [chat(f"prompt {n} {'x' * 10 * n}") for n in range(100)]
+    words = ("-", "--port", server.port, "--full", "--json", "--bodies", "--no-store")
+    with subprocess.Popen(command, stdout=-1, stderr=-1) as tcpdump:
+        try:
+            assert b"listening on lo" in tcpdump.stderr.readline()
+            stdin = tcpdump.stdout
+            with capturing(*words, cwd=tmp_path, is_live=False, stdin=stdin) as running:
+                with talking(server.port) as client:
+                    for body in sent:
+                        client.send(post(body))
+                seen = [running.line() for _ in sent]
+        finally:
+            tcpdump.kill()
+    # both copies of `lo` are there, and each request counts once
+    assert [one["body"].encode() for one in seen] == sent
+    assert {one["status"] for one in seen} == {200}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from support.capture_verb import capturing
 from support.locusts import counted
-from support.net_namespaces import needs_capture, needs_tcpdump
+from support.net_namespaces import needs_capture
 
 REQUESTS = 24
 AT_ONCE = 6
@@ -72,14 +71,11 @@ def _has_token(one: dict[str, Any]) -> bool:
 
 
 @needs_capture
-@pytest.mark.parametrize("engine", ["scapy", "ring", pytest.param("tcpdump", marks=needs_tcpdump)])
-def test_every_answer_is_followed_to_its_usage(
-    roomy_server: Any, tmp_path: Path, engine: str
-) -> None:
+def test_every_answer_is_followed_to_its_usage(roomy_server: Any, tmp_path: Path) -> None:
     port = roomy_server.url.rpartition(":")[2]
     bodies = [body_of(number, roomy_server.model) for number in range(REQUESTS)]
     before = counted(roomy_server.url)
-    words = ("--full", "--engine", engine, "--iface", "lo", "--port", port)
+    words = ("--full", "--iface", "lo", "--port", port)
     with capturing(tmp_path, *words) as capture:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             told = list(pool.map(lambda body: send(roomy_server, body), bodies))

@@ -1,6 +1,6 @@
 """A live engine in a process of its own, for what a test can't do to itself: lose its rights, be interrupted, move house.
 
-    python capture_child.py ENGINE IFACE PORT BUFFER_BYTES
+    python capture_child.py IFACE PORT BUFFER_BYTES
 
 Prints a line of JSON: what was granted, or what was refused. Then pumps until THE_END was seen or it is interrupted, and
 prints what it saw.
@@ -21,7 +21,6 @@ ROOT = HERE.parents[2]
 
 @contextmanager
 def capture_child(
-    engine: str,
     iface: str,
     port: int = 8000,
     *,
@@ -30,7 +29,7 @@ def capture_child(
     namespace: str | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run one; `without`: capabilities that it and its children can't have, e.g., `net_raw`."""
-    command = [sys.executable, str(HERE), engine, iface, str(port), str(buffer_bytes)]
+    command = [sys.executable, str(HERE), iface, str(port), str(buffer_bytes)]
     if without and os.geteuid() == 0:
         setpriv = shutil.which("setpriv")
         assert setpriv, "setpriv is a part of util-linux"
@@ -64,14 +63,14 @@ def say(**words: object) -> None:
     sys.stdout.flush()
 
 
-def main(engine: str, iface: str, port: int, buffer_bytes: int) -> None:
+def main(iface: str, port: int, buffer_bytes: int) -> None:
     from support.live_traffic import capturing
 
     from toolkit.cli.capture.verb import Stop
     from toolkit.errors import ToolkitError
 
     try:
-        opened = capturing(engine, iface, port, buffer_bytes=buffer_bytes)
+        opened = capturing(iface, port, buffer_bytes=buffer_bytes)
         # as the command takes it: an interrupt in the midst of a frame would lose that frame
         with opened as capture, Stop() as stop:
             say(buffer_bytes=capture.engine.buffer_bytes)
@@ -88,4 +87,4 @@ def main(engine: str, iface: str, port: int, buffer_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

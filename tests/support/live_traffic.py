@@ -15,12 +15,7 @@ from toolkit.capture.live import LiveCapture, open_live
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import CaptureFilter, HttpRequest, Losses
 from toolkit.capture.tcp import Streams
-from toolkit.capture.tcpdump import open_tcpdump
 
-ENGINES: dict[str, Callable[..., LiveCapture]] = {
-    "scapy": open_live,
-    "tcpdump": open_tcpdump,
-}
 NEVER_S = 60.0
 ANSWER = b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}'
 THE_END = b'{"prompt":"that was all"}'
@@ -177,14 +172,13 @@ class Capture:
 
 @contextmanager
 def capturing(
-    engine: str,
     iface: str,
     port: int,
     *,
     follow_answers: bool = False,
     buffer_bytes: int = 8 * MIB,
 ) -> Iterator[Capture]:
-    opened = ENGINES[engine](
+    opened = open_live(
         iface, ports=[port], follow_answers=follow_answers, buffer_bytes=buffer_bytes
     )
     capture = Capture(opened, port, follow_answers=follow_answers)

@@ -198,29 +198,3 @@ def behind_tags(packet: bytes, protocol: int) -> bytes:
             return packet
         protocol, packet = int.from_bytes(packet[2:4]), packet[4:]
     return b""
-
-
-def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
-    """The same in tcpdump's language, but for acknowledgements in packets too long for their length field: these pass.
-
-    What reads ports comes last: reading beyond the end of a short frame rejects it, whatever alternatives follow.
-    """
-    watched = sorted(set(ports))
-    says_4 = (
-        "tcp[13] & 7 != 0 or ip[2:2] = 0 or ip[2:2] > ((ip[0] & 15) << 2) + ((tcp[12] & 240) >> 2)"
-    )
-    says_6 = "ip6[53] & 7 != 0 or ip6[4:2] = 0 or ip6[4:2] > (ip6[52] & 240) >> 2"
-    to_4 = [f"tcp dst port {port}" for port in watched]
-    to_6 = [f"ip6[42:2] = {port}" for port in watched]
-    if follow_answers:
-        to_4 += [f"tcp src port {port}" for port in watched]
-        to_6 += [f"ip6[40:2] = {port}" for port in watched]
-    parts = [
-        *(f"ether proto {tag:#x}" for tag in VLAN_TAGS),
-        f"ip proto {TCP} and ip[6:2] & 0x3fff != 0",
-        f"ip6 and ({' or '.join(f'ip6[6] = {header}' for header in IPV6_EXTENSIONS)})",
-        f"ip6 and ip6[6] = {HOP_BY_HOP} and ip6[40] != {ICMPV6}",
-        f"ip and ({' or '.join(to_4)}) and ({says_4})",
-        f"ip6 and ip6[6] = {TCP} and ({' or '.join(to_6)}) and ({says_6})",
-    ]
-    return " or ".join(f"({part})" for part in parts)

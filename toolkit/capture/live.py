@@ -1,7 +1,7 @@
-"""Live frames: what every engine offers, why one cannot begin, and the default engine, scapy's socket.
+"""Live frames from scapy's socket, or why there are none.
 
 Of scapy it takes the socket only, with our filter and buffer: its dissectors drop 97 % of the frames at 4,000 requests/s. It
-follows 10,000 requests/s without their answers, 4,000 with them, without a drop; `--engine tcpdump` is tcpdump.py.
+follows 10,000 requests/s without their answers, 4,000 with them, without a drop. Who has no right to listen pipes from tcpdump.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from toolkit.capture import bpf
 from toolkit.errors import ToolkitError
@@ -32,79 +32,12 @@ OnFrame = Callable[[float, bytes, int], None]
 """Time of arrival, the frame, and its length on the wire."""
 
 
-class LiveCapture(Protocol):
-    """A running capture. Frames wait in the kernel until they are pumped."""
-
-    link_type: int
-    """Of the frames that it hands out, as in a pcap file."""
-    buffer_bytes: int | None
-    """Room for waiting frames that the kernel granted; None: unknown."""
-
-    @property
-    def note(self) -> str | None:
-        """What a user should know about what is late, missing or left out just now."""
-
-    def pump(self, frame: OnFrame, timeout_s: float) -> int:
-        """Hand out what frames there are, waiting for the first so long at most; how many there were."""
-
-    def drain(self, frame: OnFrame) -> None:
-        """Take in no more, and hand out what was."""
-
-    def drops(self) -> int:
-        """Frames that the kernel had no room for, since the beginning; exact once it is closed."""
-
-    def close(self) -> None:
-        """End the capture; a second time does nothing."""
-
-
-def interfaces() -> list[str]:
-    """The names there are, `any` last."""
-    return [*sorted(name for _, name in socket.if_nameindex()), ANY]
-
-
-def check(iface: str, ports: Collection[int]) -> None:
-    """Refuse a system or an interface that cannot be listened to."""
-    if not sys.platform.startswith("linux"):
-        raise ToolkitError("live capture needs Linux", pipe_hint(iface, ports))
-    if iface not in interfaces():
-        raise ToolkitError(
-            f"no interface `{iface}`", f"--iface takes one of: {', '.join(interfaces())}"
-        )
-
-
-def refusal(error: OSError, iface: str, ports: Collection[int]) -> ToolkitError:
-    """Why the operating system did not let us listen."""
-    if error.errno in (errno.EPERM, errno.EACCES):
-        return no_rights(iface, ports)
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return ToolkitError(f"cannot capture on `{iface}`: {reason}", pipe_hint(iface, ports))
-
-
-def no_rights(iface: str, ports: Collection[int], program: str = sys.executable) -> ToolkitError:
-    """Neither root nor the capability."""
-    real = os.path.realpath(program)
-    return ToolkitError(
-        f"no right to capture on `{iface}`: that takes CAP_NET_RAW (and CAP_NET_ADMIN for the big buffer)",
-        f"Run it as root, or leave the rights to tcpdump: {pipe_hint(iface, ports)}\n"
-        f"Or give them to the program: sudo setcap cap_net_raw,cap_net_admin+ep {real}"
-        " (then whatever anybody runs with it has them; undo it with setcap -r)",
-    )
-
-
 def pipe_hint(iface: str, ports: Collection[int]) -> str:
     """The command that leaves the rights to tcpdump."""
     watched = sorted(set(ports))
     wanted = " or ".join(f"tcp port {port}" for port in watched)
     own = "".join(f" --port {port}" for port in watched if watched != [8000])
     return f"sudo tcpdump -i {iface} -s 0 -U -w - '{wanted}' | toolkit capture -{own}"
-
-
-def interface_name(index: int) -> str:
-    """The name of an interface; its number where it was taken away meanwhile."""
-    try:
-        return socket.if_indextoname(index)
-    except OSError:
-        return f"interface {index}"
 
 
 # --- `--iface any` ----------------------------------------------------------------------------------
@@ -198,19 +131,33 @@ def open_live(
     ports: Collection[int],
     follow_answers: bool,
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-) -> LiveCapture:
+) -> "LiveCapture":
     """Listen on one interface, or `any`; from here on frames wait in the kernel until they are pumped."""
-    check(iface, ports)
+    if not sys.platform.startswith("linux"):
+        raise ToolkitError("live capture needs Linux", pipe_hint(iface, ports))
+    interfaces = [*sorted(name for _, name in socket.if_nameindex()), ANY]
+    if iface not in interfaces:
+        raise ToolkitError(
+            f"no interface `{iface}`", f"--iface takes one of: {', '.join(interfaces)}"
+        )
     try:
-        return _PacketSocket(iface, ports, follow_answers=follow_answers, buffer_bytes=buffer_bytes)
+        return LiveCapture(iface, ports, follow_answers=follow_answers, buffer_bytes=buffer_bytes)
+    except PermissionError as error:
+        raise ToolkitError(
+            f"no right to capture on `{iface}`: that takes CAP_NET_RAW (and CAP_NET_ADMIN for the big buffer)",
+            f"Run it as root, or leave the rights to tcpdump: {pipe_hint(iface, ports)}\n"
+            f"Or give them to the program: sudo setcap cap_net_raw,cap_net_admin+ep {os.path.realpath(sys.executable)}"
+            " (then whatever anybody runs with it has them; undo it with setcap -r)",
+        ) from error
     except OSError as error:
-        raise refusal(error, iface, ports) from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ToolkitError(
+            f"cannot capture on `{iface}`: {reason}", pipe_hint(iface, ports)
+        ) from error
 
 
-class _PacketSocket:
-    """The default engine: one system call a frame."""
-
-    buffer_bytes: int | None
+class LiveCapture:
+    """A running capture, one system call a frame. Frames wait in the kernel until they are pumped."""
 
     def __init__(
         self, iface: str, ports: Collection[int], *, follow_answers: bool, buffer_bytes: int
@@ -229,7 +176,7 @@ class _PacketSocket:
             def received(self) -> tuple[bytes, Any, float | None]:
                 return self._recv_raw(self.ins, RECEIVE_BYTES)
 
-        self._iface = iface
+        self._iface, self._ports = iface, ports
         self._index = None if iface == ANY else socket.if_nametoindex(iface)
         self._outgoing = OutgoingFrames(ports) if iface == ANY else None
         # frames are taken without their link's header: all of them for `any`, else where it is not Ethernet's
@@ -257,7 +204,8 @@ class _PacketSocket:
             except PermissionError:
                 # that one takes CAP_NET_ADMIN; without it net.core.rmem_max is the limit
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes // 2)
-            self.buffer_bytes = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            self.buffer_bytes: int = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            """Room for waiting frames that the kernel granted."""
             # Have glibc keep freed memory of our size, or each receive maps and unmaps 256 KiB: 20 us of CPU a frame
             # instead of 3. Its limit rises to the size of the largest mapped block that was ever freed, so one is.
             bytearray(4 * RECEIVE_BYTES)
@@ -326,7 +274,7 @@ class _PacketSocket:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise ToolkitError(
                 f"capture on `{self._iface}` ended: {reason}",
-                "Try another way to take packets: `--engine tcpdump`",
+                f"Try another way to take packets: {pipe_hint(self._iface, self._ports)}",
             ) from error
         try:
             is_gone = self._index not in (None, socket.if_nametoindex(self._iface))

@@ -61,10 +61,11 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
     type=INTERFACE,
     help="Interface, or `any` or `lo`.  [default: any]",
 )
-@advanced(
+@click.option(
     "--engine",
     type=click.Choice(["scapy", "ring", "tcpdump"]),
-    help="How packets are taken from the kernel; `ring` is scapy by its old name.  [default: scapy]",
+    hidden=True,
+    help="How packets were taken, when there was a choice.",
 )
 @advanced("--buffer", type=SIZE, help="Kernel memory for packets that wait.  [default: 64MiB]")
 @click.option(
@@ -185,7 +186,7 @@ def command(
         read_files,
     )
     from toolkit.capture.jsonl import RotatedFile
-    from toolkit.capture.live import DEFAULT_BUFFER_BYTES, open_live
+    from toolkit.capture.live import DEFAULT_BUFFER_BYTES, open_live, pipe_hint
     from toolkit.capture.records import CaptureFilter, Losses
     from toolkit.capture.summary import (
         RequestCounter,
@@ -193,7 +194,6 @@ def command(
         losses_in_words,
         requests_in_words,
     )
-    from toolkit.capture.tcpdump import open_tcpdump
     from toolkit.cli.capture.progress import CaptureProgress
     from toolkit.cli.capture.sinks import BUSY_S, JsonlSink, OutputSink, StoreSink
     from toolkit.records import Run
@@ -208,7 +208,7 @@ def command(
                 "files": files,
                 "ports": port,
                 "iface": (iface or ANY) if is_live else None,
-                "engine": (engine or "scapy") if is_live else None,
+                "engine": "scapy" if is_live else None,
                 "full": full,
                 "path": path,
                 "store_prompts": store_prompts,
@@ -223,9 +223,13 @@ def command(
         opened.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(50_000, 20, 50)
         if is_live:
-            opens = open_tcpdump if engine == "tcpdump" else open_live
+            if engine == "tcpdump":
+                pipe = pipe_hint(iface or ANY, port)
+                raise ToolkitError("tcpdump is no engine any more, but a pipe", pipe)
             wanted_bytes = buffer or DEFAULT_BUFFER_BYTES
-            live = opens(iface or ANY, ports=port, follow_answers=full, buffer_bytes=wanted_bytes)
+            live = open_live(
+                iface or ANY, ports=port, follow_answers=full, buffer_bytes=wanted_bytes
+            )
             opened.callback(live.close)
 
         def note() -> str | None:
@@ -308,7 +312,7 @@ def command(
                     reader = FrameReader(live, intake, losses, watch)
                     ready = f"Capturing port {' and '.join(map(str, port))} on `{iface or ANY}`"
                     granted = live.buffer_bytes
-                    if granted is not None and granted < wanted_bytes:
+                    if granted < wanted_bytes:
                         ready += (
                             f", with a kernel buffer of {granted / 2**20:.3g} MiB where {wanted_bytes / 2**20:.3g} were"
                             " wanted (CAP_NET_ADMIN grants it)"
