@@ -244,7 +244,7 @@ def test_a_database_that_refuses_for_too_long_costs_the_oldest_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recorder, "MOST_TALLIES", 3)
-    monkeypatch.setattr(recorder, "MOST_SHOTS", 1)
+    monkeypatch.setattr(recorder, "MOST_REQUESTS", 1)
     database = Database()
     database.fault = LOCKED
     for at_s in range(100, 105):

@@ -79,7 +79,7 @@ def test_a_hanging_host_delays_nobody_elses_looks_nor_their_keeping() -> None:
 
 
 def test_two_looks_show_the_pair_and_keep_both() -> None:
-    watched = Watched(only_pairs=True)
+    watched = Watched(show_first=False)
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as kind:

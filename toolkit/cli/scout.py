@@ -145,7 +145,7 @@ def command(
             before={name: sighting for name, sighting in last.items() if sighting},
             keep=lambda batch: store.add_sightings(batch, found) if store else None,
             show=show,
-            only_pairs=bool(interval) and not watch,
+            show_first=watch or not interval,
         )
         try:
             asyncio.run(following.run(looks, interval_s))

@@ -1,7 +1,6 @@
-"""Scrape many hosts at once, once or again and again; each host at its own pace.
+"""When each of many hosts is scraped, once or again and again, and where its sighting goes: to `keep` (store) and `show` (screen).
 
-It owns the clock of the scrapes. What it sees goes to two functions it is given: `keep` (the store)
-and `show` (the screen); it knows neither.
+Both are functions of the caller. Hosts are scraped side by side. The clock is read here, the network in `scrape.py`.
 """
 
 import asyncio
@@ -20,27 +19,27 @@ from toolkit.scout.scrape import Scout
 from toolkit.scout.sighting import HostEvidence, describe, examine, numbers_only
 
 KEEP_EVERY_S = 0.5
-"""A kill costs at most this much, and a scrape that is not over: the promise is one second."""
+"""A kill loses at most this much and the scrapes under way: one second is promised."""
 LARGE_PAGE_BYTES = 2**20
-"""Above this a page is read in a thread: 16 MB take 0.2 s, in which no other host's answer would be."""
+"""A larger page is parsed in a thread: 16 MB take 0.2 s, and meanwhile the loop would read no other host's answer."""
 
 
 async def follow(
     scout: Scout,
-    looks: int | None,
+    count: int | None,
     interval_s: float,
     on_scrape: Callable[[Scrape], Awaitable[None]],
 ) -> None:
-    """Scrape one host `looks` times (None: until cancelled), once every `interval_s`.
+    """Scrape one host `count` times (None: until cancelled), at whole multiples of `interval_s` from the start.
 
-    One that takes longer than the interval skips the ticks it missed; the grid stays.
+    A scrape that takes longer skips the ticks it missed.
     """
     start, done = time.monotonic(), 0
     while True:
         async with scout.pacing.place():
             await on_scrape(await scout.scrape())
         done += 1
-        if looks is not None and done >= looks:
+        if count is not None and done >= count:
             return
         passed = time.monotonic() - start
         await asyncio.sleep((passed // interval_s + 1) * interval_s - passed)
@@ -56,18 +55,18 @@ class HostWatch:
         before: Mapping[str, Sighting],
         keep: Callable[[Sequence[Sighting]], None],
         show: Callable[[Sighting], None],
-        only_pairs: bool = False,
+        show_first: bool = True,
     ) -> None:
-        """`before`: the last known sighting by host name; `only_pairs`: don't show first looks."""
+        """`before`: each host's last sighting before this; `show_first`: show a host's first one, which has no rates yet."""
         self._scouts = scouts
-        self._keep, self._show, self._only_pairs = keep, show, only_pairs
+        self._keep, self._show, self._show_first = keep, show, show_first
         self._before = dict(before)
         self._evidence: dict[str, HostEvidence] = {}
         self._waiting: deque[Sighting] = deque()  # filled by the loop, emptied by a thread
         self._keeping = threading.Lock()
 
-    async def run(self, looks: int | None, interval_s: float) -> None:
-        """Scrape each host `looks` times (None: until cancelled), then keep what is left.
+    async def run(self, count: int | None, interval_s: float) -> None:
+        """Scrape each host `count` times (None: until cancelled), then keep what is left.
 
         SIGTERM cancels like Ctrl-C. Raises what `keep` and `show` raise.
         """
@@ -78,14 +77,14 @@ class HostWatch:
             loop.add_signal_handler(signal.SIGTERM, this.cancel)
         keeping = asyncio.create_task(self._keep_often())
         following = asyncio.gather(
-            *(follow(scout, looks, interval_s, self._on_scrape) for scout in self._scouts)
+            *(follow(scout, count, interval_s, self._on_scrape) for scout in self._scouts)
         )
         try:
             done, _ = await asyncio.wait((following, keeping), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            # stop asking, then keep what was seen: cancelled or not, nothing measured is lost
+            # cancelled or not, nothing measured is lost
             following.cancel()
             keeping.cancel()
             await asyncio.gather(following, keeping, return_exceptions=True)
@@ -105,7 +104,7 @@ class HostWatch:
         if remembered:
             self._before[name] = remembered
         self._waiting.append(sighting)
-        if earlier is not None or not self._only_pairs:
+        if earlier is not None or self._show_first:
             self._show(sighting)
 
     async def _keep_often(self) -> None:
