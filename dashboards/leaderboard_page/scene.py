@@ -1,7 +1,8 @@
 """What one viewer sees at one moment: settings and feed in, the HTML of each part of the page out.
 
 All viewers with the same settings get the same bytes, built once. It draws with the other modules here, ranks nothing,
-and lets ToolkitError through when a part was never built and the database is in trouble.
+and lets ToolkitError through when a part was never built and the database is in trouble. A *freeze* holds the standings
+still until a *reveal* uncovers their rows, the last first (reveal.py).
 """
 
 from collections.abc import Sequence
@@ -72,12 +73,13 @@ class Scene:
     @cached_property
     def board(self) -> Board:
         """The standings that every part shows; during a reveal none later than the freeze."""
-        at_s, frozen_s = self.address.t, self._veil[0]
-        if frozen_s is not None:
+        at_s = self.address.t
+        if self._reveal is not None:
+            frozen_s, _ = self._reveal
             at_s = frozen_s if at_s is None else min(at_s, frozen_s)
-        return self._board(at_s)
+        return self._board_at(at_s)
 
-    def _board(self, at_s: int | None) -> Board:
+    def _board_at(self, at_s: int | None) -> Board:
         return self.feed.board(
             window_s=self.window_s,
             at_s=at_s,
@@ -86,26 +88,19 @@ class Scene:
         )
 
     @cached_property
-    def _events(self) -> list[Event]:
-        return self.feed.events()
-
-    @cached_property
-    def _veil(self) -> tuple[int | None, range]:
-        """While a reveal is under way: the second of the freeze, and the places that the reveal has not come to.
-
-        Only uncovered rows show what came after that second.
-        """
-        found = frozen_before(self._events)
+    def _reveal(self) -> tuple[int, range] | None:
+        """While a reveal is under way: the second of the freeze before it, and the places that are still covered."""
+        found = frozen_before(self._all_events)
         if found is None:
-            return None, range(0)
+            return None
         frozen_s, revealed_at = found
-        places = covered_places(revealed_at, self.now, len(self._board(None).standings))
-        return frozen_s if places else None, places
+        places = covered_places(revealed_at, self.now, len(self._board_at(None).standings))
+        return (frozen_s, places) if places else None
 
     @property
     def covered(self) -> range:
         """The table's covered places; a past moment has none, as it lies before the freeze."""
-        return self._veil[1] if self.address.t is None else range(0)
+        return self._reveal[1] if self._reveal and self.address.t is None else range(0)
 
     @cached_property
     def styles(self) -> dict[str, LineStyle]:
@@ -120,14 +115,18 @@ class Scene:
         return 2 if length_s <= 300 else 5 if length_s <= 1800 else 10
 
     @cached_property
+    def _all_events(self) -> list[Event]:
+        return self.feed.events()
+
+    @cached_property
     def events(self) -> list[Event]:
-        """What had happened by the moment that is looked at."""
+        """What had happened by the moment that is looked at; a reveal only once it is over."""
         at_s = self.board.at_s
-        hidden = set() if self._veil[0] is None else {"reveal"}
         return [
             event
-            for event in self._events
-            if (at_s is None or event.at < at_s + 1) and event.kind not in hidden
+            for event in self._all_events
+            if (at_s is None or event.at < at_s + 1)
+            and not (self._reveal and event.kind == "reveal")
         ]
 
     # --- the parts --------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class Scene:
             address.kiosk,
             address.host if name == "one-host" else None,
             address.compare if name == "compare" else None,
-            len(self._veil[1]),
+            len(self._reveal[1]) if self._reveal else 0,
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
         )
@@ -175,9 +174,12 @@ class Scene:
         return self.source.once(key, self.read.version, lambda: _bytes(markup()), keep_s=keep_s)
 
     def _leaderboard(self) -> Markup:
-        # under a reveal the uncovered rows are the end's, and no row is of a replay into the veiled time
-        board = self._board(None) if self.covered else self.board
+        """Cards, and the table of standings; in a kiosk the rank chart beside it."""
+        # during a reveal the uncovered rows show the run's end
+        board = self._board_at(None) if self.covered else self.board
         cards = kpis(board, covered=bool(self.covered))
+
+        # while the run goes on, rows swap only when a better rank has lasted (row_order.py)
         stands_still = board.ended or board.frozen_at_s is not None or self.address.t is not None
         if board.at_s is not None and not stands_still and not self.covered:
             followed = (self.run.id, self.window_s, self.address.rank, self.address.honest)
@@ -185,9 +187,10 @@ class Scene:
             ranks = {one.name: one.rank or 0 for one in board.standings}
             order = self.source.rows(followed, board.at_s, ranks)
             board = replace(board, standings=tuple(by_name[name] for name in order))
+
         rows = self.address.rows
-        points = max(2, min(SPARK_POINTS, self.window_s // self.step_s))
         shown = board.standings[:rows]
+        points = max(2, min(SPARK_POINTS, self.window_s // self.step_s))
         lines = {
             one.name: self.feed.sparkline(
                 one.name, points=points, step_s=self.step_s, at_s=board.at_s
@@ -201,13 +204,11 @@ class Scene:
             both = tag("div", self._rank_chart(), standings, class_="side-by-side")
             style = f"--rows:{max(1, len(shown))}"
             return tag("div", cards, both, class_="kiosk", style=style)
+
         more = len(board.standings) - rows
         below = tag("p", f"and {more} more", class_="nothing") if more > 0 else None
-        uncovered = [
-            one
-            for place, one in enumerate((*shown, *board.left_out), 1)
-            if place not in self.covered
-        ]
+        places = enumerate((*shown, *board.left_out), 1)
+        uncovered = [one for place, one in places if place not in self.covered]
         return Markup.joined((cards, standings, below, evidence(uncovered)))
 
     def _slow(self) -> Markup:
@@ -218,6 +219,7 @@ class Scene:
         )
 
     def _rank_chart(self) -> Markup:
+        """Ranks over time, up to the moment that is looked at."""
         ranks = self.feed.ranks(
             window_s=self.window_s,
             rank_by=self.address.rank,
@@ -225,7 +227,9 @@ class Scene:
             step_s=self.step_s,
         )
         if self.board.at_s is not None:
-            ranks = until(ranks, self.board.at_s)
+            count = sum(at <= self.board.at_s for at in ranks.times)
+            before = {name: of_host[:count] for name, of_host in ranks.ranks.items()}
+            ranks = Ranks(times=ranks.times[:count], ranks=before)
         names = [one.name for one in self.board.standings[: self.address.rows]]
         return rank_chart(ranks, self.events, names=names, styles=self.styles)
 
@@ -256,7 +260,7 @@ class Scene:
         chosen = self._chosen((self.address.host or "",))
         if not chosen:
             return Markup()
-        (one,), feed, store, at_s = chosen, self.feed, self.source.store, self.board.at_s
+        one, feed, store, at_s = chosen[0], self.feed, self.source.store, self.board.at_s
         sightings: Sequence[Sighting] = ()
         if store is not None and at_s is not None:
             begin = feed.start_s - SIGHTED_BEFORE_S
@@ -276,13 +280,13 @@ class Scene:
         Behind a freeze stands only a capture that saw nothing later.
         """
         store, at_s = self.source.store, self.board.at_s
-        is_veiled = self.board.frozen_at_s is not None or self._veil[0] is not None
-        limit = self.now if at_s is None or self.address.t is None else at_s
-        if is_veiled:
-            limit = min(limit, at_s or limit)
+        is_frozen = self.board.frozen_at_s is not None or self._reveal is not None
+        latest = self.now if at_s is None or self.address.t is None else at_s
+        if is_frozen:
+            latest = min(latest, at_s or latest)
         bench, summaries, captured = None, [], None
         if store is not None:
-            begun = [run for run in store.runs(verb="bench", limit=10) if run.started_at <= limit]
+            begun = [run for run in store.runs(verb="bench", limit=10) if run.started_at <= latest]
             if begun:
                 bench = begun[0]
                 key = ("bench", bench.id)
@@ -290,8 +294,8 @@ class Scene:
                     key, bench.ended_at, lambda: _summaries(store.shots(bench.id), bench)
                 )
             for run in store.runs(verb="capture", limit=10):
-                known = store.capture(run.id) if run.started_at <= limit else None
-                if known and not (is_veiled and (known.get("to_ts") or 0) > (at_s or 0)):
+                known = store.capture(run.id) if run.started_at <= latest else None
+                if known and not (is_frozen and (known.get("to_ts") or 0) > (at_s or 0)):
                     captured = known
                     break
         profile = str(self.run.plan.get("profile") or UNKNOWN)
@@ -301,19 +305,13 @@ class Scene:
 
 
 def _summaries(shots: Sequence[RequestRecord], run: Run) -> list[HostSummary]:
+    """Each host's figures in a bench."""
     by_host: dict[tuple[str, str], list[RequestRecord]] = {}
     for shot in shots:
         by_host.setdefault((shot.name, shot.url), []).append(shot)
     return [
         summary(of_host, name=name, url=url, run=run.id) for (name, url), of_host in by_host.items()
     ]
-
-
-def until(ranks: Ranks, at_s: int) -> Ranks:
-    """Ranks up to a moment."""
-    count = sum(at <= at_s for at in ranks.times)
-    before = {name: of_host[:count] for name, of_host in ranks.ranks.items()}
-    return Ranks(times=ranks.times[:count], ranks=before)
 
 
 def usual_window_s(run: Run) -> int:

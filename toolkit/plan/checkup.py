@@ -66,7 +66,7 @@ def checkup(seen: Sighting, request_tokens: float, laid: Layout | None = None) -
     `laid`: how its model's cache is laid out; None: the model is not known, and all layers are taken to keep every token. A server that
     reports smaller blocks than a state fills is counted as it reports, and the other reading is noted.
     """
-    if laid is not None and all(group.most_blocks is None for group in laid.groups):
+    if laid is not None and all(group.max_blocks is None for group in laid.groups):
         laid = None
     count, engines = sane(seen.num_gpu_blocks), sane(seen.engines) or 1
     size = sane(seen.block_size) or (laid.block_size if laid else None)

@@ -1,7 +1,7 @@
-"""Bytes of the KV cache, and how vLLM cuts it into blocks: groups of layers, bytes of a block, blocks of a request. Version 0.32's rules.
+"""How much KV cache a request takes: bytes of a token and of a state, and the blocks that vLLM 0.32 makes of them. No I/O.
 
-All groups draw blocks from one pool. A block is one page for each layer of one group, so groups have equally many layers, and
-pages are made equally large. Sources: `v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`, `platforms/interface.py`.
+A *block* is what vLLM hands out: some tokens (or a state) of all layers of one *group*, a *page* for each. All groups draw from one pool,
+so they have equally many layers and equally large pages. Sources: `v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`.
 """
 
 from dataclasses import dataclass
@@ -54,29 +54,29 @@ def bytes_per_token(shape: Shape, settings: EngineSettings) -> int:
 
     Qwen2.5-7B: 28 layers x 2 (key and value) x 4 KV heads x 128 x 2 bytes = 57,344.
     """
-    kinds = [layer.attention for layer in shape.layers]
-    growing = [one for one in kinds if not (isinstance(one, KvHeads) and one.window is not None)]
+    layers = [layer.attention for layer in shape.layers]
+    growing = [one for one in layers if not (isinstance(one, KvHeads) and one.window is not None)]
     return sum(token_bytes(one, shape, settings) for one in growing) * settings.tp
 
 
 def bytes_per_request(shape: Shape, settings: EngineSettings, tokens: float | None = None) -> int:
-    """Bytes over all GPUs that a request takes beside that: one state a layer, and windows of so many tokens, None: full ones."""
+    """Bytes over all GPUs that do not grow with a request: its states, and its windows, full or with so many tokens in them."""
     total = 0
-    for one in (layer.attention for layer in shape.layers):
-        if isinstance(one, Recurrent):
-            total += state_bytes(one, shape, settings)
-        elif isinstance(one, KvHeads) and one.window is not None:
-            held = one.window if tokens is None else min(one.window, tokens)
-            total += round(token_bytes(one, shape, settings) * held)
+    for attention in (layer.attention for layer in shape.layers):
+        if isinstance(attention, Recurrent):
+            total += state_bytes(attention, shape, settings)
+        elif isinstance(attention, KvHeads) and attention.window is not None:
+            held = attention.window if tokens is None else min(attention.window, tokens)
+            total += round(token_bytes(attention, shape, settings) * held)
     return total * settings.tp
 
 
-def token_bytes(one: Attention, shape: Shape, settings: EngineSettings) -> int:
-    """Bytes of one token in one layer on one GPU. 0: the layer keeps a state instead. Raises ToolkitError."""
-    if isinstance(one, Recurrent):
+def token_bytes(attention: Attention, shape: Shape, settings: EngineSettings) -> int:
+    """Bytes of one token in one layer on one GPU; 0 where the layer keeps a state. Raises ToolkitError for an unknown dtype."""
+    if isinstance(attention, Recurrent):
         return 0
     dtype = settings.kv_cache_dtype
-    if isinstance(one, Latent) and dtype in PACKED_LATENT_BYTES:
+    if isinstance(attention, Latent) and dtype in PACKED_LATENT_BYTES:
         return PACKED_LATENT_BYTES[dtype]
     element = shape.element_bytes if dtype == "auto" else ELEMENT_BYTES.get(dtype)
     if element is None and dtype in PACKED_LATENT_BYTES:
@@ -89,12 +89,12 @@ def token_bytes(one: Attention, shape: Shape, settings: EngineSettings) -> int:
             f"no KV cache dtype that can be priced is called `{dtype}`",
             f"Known: {', '.join(KV_DTYPES)}",
         )
-    if isinstance(one, Latent):
+    if isinstance(attention, Latent):
         # not divided by the number of GPUs: each holds it whole
-        return round(element * (one.rank + one.rope_dim))
-    content = element * (one.head_dim + one.value_dim) + 2 * SCALE_BYTES.get(dtype, 0)
+        return round(element * (attention.rank + attention.rope_dim))
+    content = element * (attention.head_dim + attention.value_dim) + 2 * SCALE_BYTES.get(dtype, 0)
     # at least one KV head on each GPU, so that more GPUs than heads hold copies
-    return round(max(1, one.kv_heads // settings.tp) * content)
+    return round(max(1, attention.kv_heads // settings.tp) * content)
 
 
 def state_bytes(state: Recurrent, shape: Shape, settings: EngineSettings) -> int:
@@ -114,26 +114,26 @@ def state_bytes(state: Recurrent, shape: Shape, settings: EngineSettings) -> int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers that share one table of blocks."""
+    """Layers that share one block table: vLLM's KV cache group."""
 
     kind: Kind
     layers: tuple[int, ...]
     """Their numbers."""
     block_size: int
-    """Tokens; of a state 0: one holds all of them."""
+    """Tokens; 0 where a block holds a state."""
     page_bytes: int
     """Of one of its layers, on one GPU; of a single group of unlike layers the mean."""
-    most_blocks: int | None = None
-    """A request never holds more, however long; None: one that grows with it."""
-    kept_blocks: int | None = None
-    """The same once its prompt is read: a window frees what it has passed."""
+    max_blocks: int | None = None
+    """A request never holds more, however long; None: there is no limit."""
+    max_blocks_in_decode: int | None = None
+    """The same once its prompt is computed: a window frees what it has passed."""
 
-    def held(self, tokens: int, most: int | None) -> int:
+    def blocks_for(self, tokens: int, limit: int | None) -> int:
         """Blocks that so many tokens take, up to a limit; states take all of theirs at once."""
         if self.kind == "linear":
-            return most or 0
+            return limit or 0
         needed = -(-tokens // self.block_size)
-        return needed if most is None else min(needed, most)
+        return needed if limit is None else min(needed, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +149,18 @@ class Layout:
     has_states: bool
 
     def blocks_to_begin(self, tokens: int) -> int:
-        """Blocks that must be free before vLLM admits a request of so many tokens: windows with what is in flight."""
-        return sum(group.held(tokens, group.most_blocks) for group in self.groups)
+        """Blocks that must be free before vLLM admits a request of so many tokens: windows at their largest, during prefill."""
+        return sum(group.blocks_for(tokens, group.max_blocks) for group in self.groups)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that a request of so many tokens, prompt and answer, holds at its end."""
-        return sum(group.held(tokens, group.kept_blocks) for group in self.groups)
+        return sum(group.blocks_for(tokens, group.max_blocks_in_decode) for group in self.groups)
 
     @property
-    def longest_blocks(self) -> int:
+    def blocks_for_longest(self) -> int:
         """Blocks that vLLM reckons with for a request of `max_model_len`: of a window always the most that it may hold."""
         return sum(
-            group.most_blocks or group.held(self.max_model_len, None) for group in self.groups
+            group.max_blocks or group.blocks_for(self.max_model_len, None) for group in self.groups
         )
 
     def blocks_in(self, kv_bytes: int) -> int:
@@ -169,11 +169,11 @@ class Layout:
 
     def fits_longest(self, blocks: int) -> bool:
         """Whether one request of `max_model_len` fits: vLLM refuses to start where not."""
-        return self.longest_blocks <= blocks - 1
+        return self.blocks_for_longest <= blocks - 1
 
     def reported_concurrency(self, blocks: int) -> float:
         """As in vLLM's `Maximum concurrency for L tokens per request`, which counts the reserved block in."""
-        return blocks / max(1, self.longest_blocks)
+        return blocks / max(1, self.blocks_for_longest)
 
     def reported_tokens(self, blocks: int, version: Version) -> int:
         """As in vLLM's `KV cache size: N tokens`: what that many requests of `max_model_len` add up to.
@@ -187,108 +187,108 @@ class Layout:
         return int(self.reported_concurrency(blocks) * self.max_model_len)
 
 
-class _Page(NamedTuple):
-    """One layer's part of a block. Equal ones may share a group."""
+class _LayerSpec(NamedTuple):
+    """One layer's part of a block. Layers with equal ones may share a group."""
 
     kind: Kind
-    size: int
+    page_bytes: int
     block_size: int
-    form: tuple[int, ...]
-    """What makes layers alike beside their bytes: heads and their width."""
+    dims: tuple[int, ...]
+    """Heads and their width: layers that differ in them are unlike even with pages of equal size."""
     window: int | None = None
 
 
 def layout(shape: Shape, settings: EngineSettings) -> Layout:
-    """Lay the cache out. Raises ToolkitError when `tp` or `pp` cannot divide the model."""
+    """Lay the cache out as vLLM does. Raises ToolkitError when `tp` or `pp` cannot divide the model."""
     refuse_impossible(shape, settings)
-    longest = settings.max_model_len or shape.max_positions or UNKNOWN_LENGTH
-    kinds = [layer.attention for layer in shape.layers]
-    latent = any(isinstance(one, Latent) for one in kinds)
-    states = [state_bytes(one, shape, settings) for one in kinds if isinstance(one, Recurrent)]
-    tokens = [token_bytes(one, shape, settings) for one in kinds if not isinstance(one, Recurrent)]
+    max_model_len = settings.max_model_len or shape.max_positions or UNKNOWN_LENGTH
+    layers = [layer.attention for layer in shape.layers]
+    states = [state_bytes(one, shape, settings) for one in layers if isinstance(one, Recurrent)]
+    tokens = [token_bytes(one, shape, settings) for one in layers if not isinstance(one, Recurrent)]
 
-    # as asked for; of a hybrid so many tokens more that a layer's page holds a state: of Qwen3.5-35B-A3B
-    # 2,146,304 / 2,048 = 1,048 tokens, in steps of 16: 1,056
-    block_size = settings.block_size or (MLA_BLOCK_SIZE if latent else BLOCK_SIZE)
+    # block size: as asked for; of a hybrid so many tokens more that a layer's page holds a state: of Qwen3.5-35B-A3B
+    # 2,146,304 / 2,048 = 1,048 tokens, in steps of 16: 1,056 (`platforms/interface.py`)
+    is_mla = any(isinstance(one, Latent) for one in layers)
+    block_size = settings.block_size or (MLA_BLOCK_SIZE if is_mla else BLOCK_SIZE)
     if states and tokens:
-        step = max(block_size, MLA_HYBRID_STEP) if latent else block_size
+        step = max(block_size, MLA_HYBRID_STEP) if is_mla else block_size
         block_size = step * -(-max(states) // (step * tokens[0]))
 
-    pages = []
-    for one in kinds:
+    specs = []
+    for one in layers:
+        page_bytes = token_bytes(one, shape, settings) * block_size
         if isinstance(one, Recurrent):
-            pages.append(_Page("linear", state_bytes(one, shape, settings), 0, ()))
-            continue
-        size = token_bytes(one, shape, settings) * block_size
-        if isinstance(one, Latent):
-            pages.append(_Page("full", size, block_size, (0, one.rank, one.rope_dim)))
+            specs.append(_LayerSpec("linear", state_bytes(one, shape, settings), 0, ()))
+        elif isinstance(one, Latent):
+            specs.append(_LayerSpec("full", page_bytes, block_size, (0, one.rank, one.rope_dim)))
         else:
             kind: Kind = "full" if one.window is None else "sliding"
-            form = (one.kv_heads, one.head_dim)
-            pages.append(_Page(kind, size, block_size, form, one.window))
+            dims = (one.kv_heads, one.head_dim)
+            specs.append(_LayerSpec(kind, page_bytes, block_size, dims, one.window))
 
-    # layers that all need the same blocks are one group, however large their pages
-    parts = [tuple(range(len(pages)))]
-    alike = set(pages) if states else {(page.kind, page.window) for page in pages}
-    if len(alike) > 1:
+    # groups: layers that all need the same blocks are a single one, however large their pages
+    members = [tuple(range(len(specs)))]
+    unlike = set(specs) if states else {(spec.kind, spec.window) for spec in specs}
+    if len(unlike) > 1:
         # smaller pages take more tokens where that comes out even, else they are padded
-        largest = max(page.size for page in pages)
-        for index, page in enumerate(pages):
-            more = 1 if largest % page.size else largest // page.size
-            pages[index] = page._replace(size=largest, block_size=page.block_size * more)
+        largest = max(spec.page_bytes for spec in specs)
+        for index, spec in enumerate(specs):
+            times = 1 if largest % spec.page_bytes else largest // spec.page_bytes
+            specs[index] = spec._replace(page_bytes=largest, block_size=spec.block_size * times)
         # as many layers in each group as the rarest kind has; or as the commonest has, where that is less than half as
         # many again: 12 with a window and 13 full become 13 and 13
-        alike_layers = [
-            [index for index, page in enumerate(pages) if page == kind]
-            for kind in dict.fromkeys(pages)
-        ]
-        counts = [len(layers) for layers in alike_layers]
-        each = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
-        parts = []
-        for layers in alike_layers:
-            groups = -(-len(layers) // each)
-            parts += [tuple(layers[first::groups]) for first in range(groups)]
+        layers_of: dict[_LayerSpec, list[int]] = {}
+        for index, spec in enumerate(specs):
+            layers_of.setdefault(spec, []).append(index)
+        counts = [len(alike) for alike in layers_of.values()]
+        group_size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+        members = []
+        for alike in layers_of.values():
+            count = -(-len(alike) // group_size)
+            members += [tuple(alike[first::count]) for first in range(count)]
 
-    found = []
-    for part in parts:
-        page = pages[part[0]]
-        most = kept = None
-        if page.kind == "linear":
+    # the most blocks that a request can hold of each group
+    groups = []
+    for indices in members:
+        spec = specs[indices[0]]
+        in_prefill = in_decode = None
+        if spec.kind == "linear":
             # with prefix caching a second state, at the end of the last whole block
-            most = kept = (2 if settings.prefix_caching else 1) + settings.spec_tokens
-        elif page.window is not None:
-            # what it looks back and what is being computed; of one that answers only the tokens of its own next steps; and one
-            # block more, as a window seldom begins where a block does
-            in_steps = settings.batches * (1 + settings.spec_tokens)
-            most, kept = (
-                -(-min(page.window - 1 + computed, longest) // page.block_size) + 1
-                for computed in (settings.batches * settings.batched_tokens, in_steps)
+            in_prefill = in_decode = (2 if settings.prefix_caching else 1) + settings.spec_tokens
+        elif spec.window is not None:
+            # what it looks back and what is being computed, in decode only the tokens of its own next steps; and one block
+            # more, as a window seldom begins where a block does
+            next_steps = settings.batches * (1 + settings.spec_tokens)
+            in_prefill, in_decode = (
+                -(-min(spec.window - 1 + computed, max_model_len) // spec.block_size) + 1
+                for computed in (settings.batches * settings.batched_tokens, next_steps)
             )
         group = LayerGroup(
-            kind=page.kind,
-            layers=part,
-            block_size=page.block_size,
-            page_bytes=sum(pages[index].size for index in part) // len(part),
-            most_blocks=most,
-            kept_blocks=kept,
+            kind=spec.kind,
+            layers=indices,
+            block_size=spec.block_size,
+            page_bytes=sum(specs[index].page_bytes for index in indices) // len(indices),
+            max_blocks=in_prefill,
+            max_blocks_in_decode=in_decode,
         )
-        found.append(group)
+        groups.append(group)
+
     return Layout(
         block_size=block_size,
         # a page for each layer of the fullest group, on the fullest stage
         bytes_per_block=max(
-            sum(pages[index].size for index in part if index in stage)
-            for stage in stages(len(pages), settings.pp)
-            for part in parts
+            sum(specs[index].page_bytes for index in group.layers if index in stage)
+            for stage in stages(len(specs), settings.pp)
+            for group in groups
         ),
-        groups=tuple(found),
-        max_model_len=longest,
+        groups=tuple(groups),
+        max_model_len=max_model_len,
         has_states=bool(states),
     )
 
 
 def refuse_impossible(shape: Shape, settings: EngineSettings) -> None:
-    """As vLLM does when it starts."""
+    """Raise ToolkitError where vLLM would not start: more stages than layers, or sizes that `tp` does not divide."""
     if settings.pp > len(shape.layers):
         raise ToolkitError(
             f"`{shape.name}` has {len(shape.layers)} layers, too few for {settings.pp} stages",
