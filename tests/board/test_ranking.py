@@ -27,16 +27,16 @@ def figures(**changes: Any) -> Figures:
     tokens = changes.pop("output_tokens", 1000)
     count = usual | changes
     ended = count["ok"] + count["errors"]
-    return Figures(
-        rps=count["ok"] / 10,
-        output_tokens_per_s=tokens / 10,
-        error_rate=count["errors"] / ended if ended else None,
-        streamed=0,
-        hit_share=None,
-        hit_share_inferred=False,
-        output_tokens_estimated=False,
-        **count,
-    )
+    told: dict[str, Any] = dict.fromkeys(Figures._fields) | count
+    told |= {
+        "rps": count["ok"] / 10,
+        "output_tokens_per_s": tokens / 10,
+        "error_rate": count["errors"] / ended if ended else None,
+        "streamed": 0,
+        "hit_share_inferred": False,
+        "output_tokens_estimated": False,
+    }
+    return Figures(**told)
 
 
 NOTHING = figures(

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
+from support.standings import standing as standing_of
 
 from toolkit.board.standings import Board, Standing
 from toolkit.cli.blast import progress as blast_progress
@@ -13,28 +13,7 @@ from toolkit.errors import ToolkitError
 
 
 def standing(name: str, rank: int, *, rps: float = 1.0, ok: int = 10, errors: int = 0) -> Standing:
-    unknown: dict[str, Any] = dict.fromkeys(
-        "score ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate hit_share rank_change rank_change_5m tainted_s".split()
-    )
-    return Standing(
-        rank=rank,
-        name=name,
-        url=f"http://{name}",
-        rps=rps,
-        output_tokens_per_s=0.0,
-        ok=ok,
-        errors=errors,
-        streamed=0,
-        hit_share_inferred=False,
-        output_tokens_estimated=False,
-        tied=False,
-        verdicts=(),
-        left_out=False,
-        taints=(),
-        window_s=900,
-        at=0,
-        **unknown,
-    )
+    return standing_of(name, rank, rps=rps, ok=ok, errors=errors)
 
 
 def board(standings: Sequence[Standing], *, limited_s: int = 0) -> Board:

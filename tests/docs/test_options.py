@@ -9,6 +9,7 @@ from support.command_lines import every_command
 from support.option_tables import with_tables
 from support.readme import README, ROOT, blocks, prose, section
 
+from toolkit.bench.verdicts.judgement import RULES
 from toolkit.cli import GROUPS, VERBS
 from toolkit.sim.presets import PRESETS
 
@@ -77,6 +78,11 @@ def test_every_code_of_a_finding_or_a_verdict_is_told(folder: str) -> None:
     assert codes or folder == "board"
     untold = {code for code in codes if f"`{code}`" not in CODE}
     assert not untold, f"README's tables need a row for each of {untold}"
+
+
+def test_every_verdict_of_a_rule_has_a_row() -> None:
+    missing = [code for code in RULES if f"\n| `{code}` | " not in TEXT]
+    assert not missing, f"README's table of verdicts needs a row for each of {missing}"
 
 
 @pytest.mark.parametrize(("letter", "lessons"), [("G", 15), ("P", 8), ("L", 5)])

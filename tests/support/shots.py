@@ -1,7 +1,8 @@
-"""records of an honest host and what its counters then say; a test changes what its host does otherwise.
+"""Records of an honest host and what its counters then say; a test changes what its host does otherwise.
 
-`answered` is the least that an answered request tells, for figures worked out by hand. The host of all others: 100 ms to the first token, 20 ms for each further one, 100 tokens and 450 characters an answer, eight
-requests at once in waves 2.5 s apart.
+`answered` is the least that an answered request tells, for figures worked out by hand. The host of all others: 100 ms to
+the first token, 20 ms for each further one, so 2,080 ms for 100 tokens (450 characters), eight requests at once in waves
+2.5 s apart.
 """
 
 from collections.abc import Iterable, Sequence

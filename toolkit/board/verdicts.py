@@ -32,7 +32,7 @@ LEAST_JUDGED_S = 120
 """A shorter window holds too few canaries and scrapes to show anything: answers and counters of the last two minutes are
 judged with it, though no failures, which are the window's own."""
 NOT_OF_A_WINDOW = frozenset({"cold", "saturated"})
-"""Rules about a run's beginning, and about levels of load that a blast does not climb."""
+"""Rules about a run's beginning or its course, and about levels of load that a blast does not climb."""
 NOT_BEGUN = Verdict(
     code="not_judged", confidence="high", evidence="most codes: the run has only just begun"
 )
