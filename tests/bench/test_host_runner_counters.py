@@ -78,7 +78,7 @@ async def test_counters_that_never_stand_still_are_not_waited_for_for_ever(
 
     async with ChatServer(**{"/metrics": in_turn(*shown)}) as server:
         found, count = (await runner_after(server)).ledger, looks(server)
-    assert count > 3
+    assert count >= 2
     # before was 100, and each look after it one more
     assert (found.requests, found.error) == (count - 1 if is_counting else 0, None)
 
