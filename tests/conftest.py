@@ -1,4 +1,4 @@
-"""For every test here: a run in CI that skips any fails, as a skipped test is a hole; no example is timed; interrupts are heard."""
+"""For every test here: a run in CI that skips any fails, as a skipped test is a hole; no example is timed; interrupts and hang-ups are heard."""
 
 import asyncio
 import gc
@@ -30,6 +30,13 @@ if (
     and threading.current_thread() is threading.main_thread()
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# And what `nohup` has ignored, all that is started here would ignore, too; a handler is not inherited.
+if (
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(tryfirst=True)
