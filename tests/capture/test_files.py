@@ -92,6 +92,16 @@ def test_gz_data_that_are_cut_are_read_to_there_and_told(write: Callable[[bytes]
     assert caught.losses.notes[1].endswith("was read to its end, but its gz data are cut off")
 
 
+def test_gz_data_that_are_left_unread_are_not_cut(write: Callable[[bytes], Path]) -> None:
+    """Whoever stops in the midst of a file has not met its end."""
+    noise = [Frame(START, ethernet(ipv4(tcp(1, 9, 1, random.Random(1).randbytes(1400)))))] * 2000
+    path = write(zipped(packets.pcap(TALK + noise)))
+    found: list[Segment] = []
+    caught = replayed(path, into=found, stop=lambda: bool(found))
+    assert 0 < caught.losses.frames < len(TALK + noise)
+    assert caught.losses.notes == []
+
+
 def test_what_follows_gz_data_is_told_and_left(write: Callable[[bytes], Path]) -> None:
     caught = replayed(write(zipped(CAPTURE) + b"and then some"))
     assert asked(caught.segments) == BODIES

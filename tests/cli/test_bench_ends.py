@@ -173,6 +173,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: float) -> list[int]:
 def test_a_store_that_is_locked_for_a_while_costs_no_shot(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.05)
     calls = refusing(monkeypatch, times=2)
     words = ["bench", start().url, "--duration", "2s", "--max-tokens", "4", "--json"]
     result = CliRunner().invoke(main, words)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,12 @@ def test_its_one_line_is_the_link_and_a_signal_ends_it_in_order(
     """Without a blast: the page waits for one, and says so. Its link says what was asked for, in the page's own words."""
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     words = [TOOLKIT, "board", "--serve", "--db", "nothing.db", *asked]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(words, **pipes, text=True, cwd=tmp_path, env=environ) as process,
+        ExitStack() as ends,
+    ):
+        ends.callback(process.kill)
         assert process.stdout
         link = process.stdout.readline().strip()
         assert link.partition("/?")[2] == query

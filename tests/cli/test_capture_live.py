@@ -243,13 +243,15 @@ def test_a_line_is_drawn_once_a_second_on_a_terminal(tmp_path: Path, server: Ser
     ):
         os.close(terminal)
         said = b""
-        while b"requests/s" not in said:
-            send(client, "a")
-            if b"Capturing" not in said or len(said) < 200:
+        try:
+            while b"requests/s" not in said:
+                send(client, "a")
                 said += os.read(controller, 4096)
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-        process.stdout.read()
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+            process.stdout.read()
+        finally:
+            process.kill()
     os.close(controller)
     assert b"1 unique" in said
     assert b"nothing lost" in said

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -213,9 +214,12 @@ def test_on_a_terminal_the_page_is_served_until_an_interrupt(tmp_path: Path) -> 
         f"_show_page(Path({str(tmp_path / 'files')!r}), {port}, 30)"
     )
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
+    words = [sys.executable, "-c", code]
+    with (
+        subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process,
+        ExitStack() as ends,
+    ):
+        ends.callback(process.kill)
         os.close(theirs)
         said = ""
         while "Ctrl-C ends it" not in said:

@@ -84,6 +84,12 @@ def test_the_last_line_counts_and_concludes(
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (code, last)
 
 
+def test_an_unknown_quantization_is_refused_with_those_that_are_known() -> None:
+    done = run("--cpu", "--model", "Qwen/Qwen2.5-7B-Instruct", "--quantization", "fp88")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: no quantization is called `fp88`\n\nHint: Known: fp32, ")
+
+
 def test_it_runs_from_a_plain_checkout_with_few_packages() -> None:
     """Only click, rich, psutil and NVIDIA's binding: a GPU machine that is at hand for an hour has no more."""
     code = (

@@ -114,12 +114,14 @@ def test_without_a_command_trouble_and_its_end_are_told_and_nobody_is_touched(
         dog.wait_for("in trouble: connections were refused")
         command = [TOOLKIT, "sim", "serve", "--port", str(port)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as engine:
-            dog.wait_for("well again")
-            engine.send_signal(signal.SIGSTOP)
-            dog.wait_for("in trouble: no page for ")
-            assert dog.end() == 1, "it ended in trouble"
-            assert engine.poll() is None
-            engine.kill()
+            try:
+                dog.wait_for("well again")
+                engine.send_signal(signal.SIGSTOP)
+                dog.wait_for("in trouble: no page for ")
+                assert dog.end() == 1, "it ended in trouble"
+                assert engine.poll() is None
+            finally:
+                engine.kill()
 
 
 def test_one_that_is_well_until_ctrl_c_ends_with_0(tmp_path: Path) -> None:

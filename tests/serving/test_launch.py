@@ -192,7 +192,7 @@ def test_the_engine_of_a_serve_that_lives_is_left_alone(tmp_path: Path) -> None:
 def test_a_note_that_was_cut_short_names_nobody(tmp_path: Path, text: str) -> None:
     log = tmp_path / "engine.log"
     note_of(log).write_text(text)
-    asyncio.run(end_orphan(log))
+    assert asyncio.run(end_orphan(log)) is None
 
 
 CHILDBEARING = """

@@ -49,6 +49,8 @@ def watchdog(
 ) -> Iterator[Dog]:
     with toolkit("watchdog", "--json", *words, cwd=cwd, env=env) as program:
         dog = Dog(program, patience_s)
-        yield dog
-        # killed, it would leave its engine
-        dog.end()
+        try:
+            yield dog
+        finally:
+            # killed, it would leave its engine
+            dog.end()

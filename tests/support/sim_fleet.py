@@ -6,6 +6,7 @@ prints its hosts file and an empty line, then serves until it is stopped.
 """
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def running(spec: Spec, *, enter: Sequence[str] = ()) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield "".join(iter(process.stdout.readline, "\n"))
+            yield "".join(itertools.takewhile(lambda line: line != "\n", process.stdout))
         finally:
             process.kill()
 

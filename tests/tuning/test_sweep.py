@@ -100,6 +100,21 @@ def swept(store: Store, folder: Path, text: str, **changes: Any) -> dict[str, Sw
     return {row.name: row for row in begun(store, folder, text, **changes).run()}
 
 
+def test_a_database_that_refuses_an_event_costs_no_measurement(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(event: Event) -> None:
+        raise ToolkitError(f"{event.kind} is refused")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(store, "add_event", refuse)
+        with pytest.raises(ToolkitError, match="config is refused"):
+            begun(store, tmp_path, ONCE).run()
+    rows = swept(store, tmp_path, ONCE)
+    assert {name: row.status for name, row in rows.items()} == dict.fromkeys(rows, "measured")
+    assert calls(tmp_path) == ["serve slow", "blast slow", "serve fast", "blast fast"]
+
+
 def test_each_is_served_and_loaded_in_interleaved_blocks_and_every_run_is_labelled(
     store: Store, tmp_path: Path
 ) -> None:

@@ -90,6 +90,8 @@ class Answers(Messages):
             while len(self._waiting) > 1:
                 self._release(None)
             self._gapped = False
+            self._completion, self._fed, self._is_cut = None, 0, False
+            self._tail.clear()
             self.forget(HEAD)
         if self._early is not None:
             self._release(self._early)

@@ -407,7 +407,7 @@ def _gunzipped(
                 data = member.unconsumed_tail
             if not data and len(plain) < BLOCK_BYTES:  # a full block may have more behind it
                 break
-    if held:
+    if held and not stop():
         ends.append(f"{name} was read to its end, but its gz data are cut off")
 
 

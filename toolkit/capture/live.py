@@ -241,7 +241,8 @@ class LiveCapture:
     def drain(self, frame: OnFrame) -> None:
         """Take in no more, and hand out what was."""
         attach(self._sock, bpf.NOTHING)
-        while self._hand_out(frame):
+        # not `_hand_out`: an interface that went down is said before the frames that wait
+        while self.pump(frame, 0.0):
             pass
 
     def _hand_out(self, frame: OnFrame) -> int:

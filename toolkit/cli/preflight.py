@@ -16,6 +16,7 @@ from toolkit.units import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolkit.plan.model_files import KnownModel
     from toolkit.serving.preflight.check import Check, Needs
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -122,11 +123,15 @@ def command(
     elif weights:
         needs = with_weights(needs, weights, of_gpu=-(-weights // tp))
     elif model is not None:
+        from toolkit.plan.catalog import model_of
+
         try:
-            needs = with_model(needs, model, quantization, tp)
+            known = model_of(model)
         except ToolkitError as error:
             reason = f"({error.message}): give it by --weights"
             click.echo(f"The size of `{model}` is not known {reason}", err=True)
+        else:
+            needs = with_model(needs, known, quantization, tp)
 
     with waiting_for("Looking"):
         found = checks(needs)
@@ -157,13 +162,11 @@ def command(
         sys.exit(1)
 
 
-def with_model(needs: "Needs", model: str, quantization: str | None, tp: int) -> "Needs":
-    """With the room that a model's weights take. Raises ToolkitError for one that the planner does not know."""
-    from toolkit.plan.catalog import model_of
+def with_model(needs: "Needs", known: "KnownModel", quantization: str | None, tp: int) -> "Needs":
+    """With the room that a model's weights take. Raises ToolkitError for a quantization that the planner does not know."""
     from toolkit.plan.weights import weights_bytes
     from toolkit.serving.preflight.disk import with_weights
 
-    known = model_of(model)
     return with_weights(
         needs,
         weights_bytes(known.shape, quantization, on_disk=known.on_disk),

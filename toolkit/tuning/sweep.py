@@ -305,14 +305,17 @@ class Sweep:
                 return
             say(f"{place}: {'goes on' if before else 'begins'}")
             self._serve_and_load(one, cell, f"{host_name(one)}-{one.stage}-{block}")
-            cell.status, cell.run = "measured", self._blast_of(one, cell)
-            if cell.run:  # so that the blast's own run says what it was
-                self._event(cell.run, "config", f"sweep {self._run}: {place}")
-                self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         except ToolkitError as error:
             cell.status, cell.cause, cell.run = "failed", error.message, self._blast_of(one, cell)
             say(f"{one.name}: failed, {error.message}")
             self._event(self._run, "mark", f"{one.name}: failed, {error.message}")
+        else:
+            cell.status, cell.run = "measured", self._blast_of(one, cell)
+            # before the events: a database that refuses them costs no measurement
+            self._save()
+            if cell.run:  # so that the blast's own run says what it was
+                self._event(cell.run, "config", f"sweep {self._run}: {place}")
+                self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
         finally:
             self._save()
             self._stop_children()

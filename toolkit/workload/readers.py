@@ -416,6 +416,9 @@ class _Reader:
                 return None
             # nobody knows whether another was like it
             exact = keys["prompt_key"] = key_of(where)
+        if kind == "proxy":
+            # a body whose prompt the proxy did not understand is a prompt of its own
+            keys["prompt_key"] = keys["prompt_key"] or keys["request_key"] or exact
         if exact in self._remembered:
             return self._remembered[exact]
         fields = _converted(row, SETTINGS)

@@ -10,6 +10,7 @@ from toolkit.cli.ports import NOT_ALLOWED, TAKEN, why_taken
 from toolkit.cli.preflight import with_model
 from toolkit.cli.real_vllm import vllm_home
 from toolkit.errors import ToolkitError
+from toolkit.plan.catalog import model_of
 from toolkit.proxy.config import Settings, admin_port
 from toolkit.serving.engine_command import found
 from toolkit.serving.preflight.check import Check, Needs
@@ -149,17 +150,18 @@ def _needs(setting: EngineSetting, ports: tuple[int, ...], stack: Stack) -> Need
     )
     if not is_vllm:
         return needs
+    try:
+        known = model_of(setting.model)
+    except ToolkitError:
+        # of a model that the planner does not know only the floor is checked
+        return needs
     quantization = flags.get("quantization")
-    with contextlib.suppress(
-        ToolkitError
-    ):  # of a model that the planner does not know only the floor is checked
-        return with_model(
-            needs,
-            setting.model,
-            quantization if isinstance(quantization, str) else None,
-            round(_number(flags.get("tensor-parallel-size"), 1)),
-        )
-    return needs
+    return with_model(
+        needs,
+        known,
+        quantization if isinstance(quantization, str) else None,
+        round(_number(flags.get("tensor-parallel-size"), 1)),
+    )
 
 
 def _number(value: str | bool | None, usual: float) -> float:
