@@ -27,7 +27,7 @@ if _early.is_worker:
             _early.options.master_host,
             _early.options.master_port,
             _early.hosts_hash,
-            len(_early.hosts),
+            _early.hosts,
         )
     except ToolkitError as error:
         end_with(error)

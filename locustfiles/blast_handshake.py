@@ -5,7 +5,9 @@ the same names.
 """
 
 import signal
+import socket
 import sys
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -15,8 +17,10 @@ from blast_master import say
 from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
+from toolkit.blast.machine import local_hosts
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
+from toolkit.records import Host
 
 GREETING, WELCOME = "toolkit_greeting", "toolkit_welcome"
 SEND_EVERY_S = 1.0
@@ -26,8 +30,10 @@ GIVE_UP_S = 300.0
 """As long as Locust's own worker tries to connect."""
 
 
-def greet_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
+def greet_master(host: str, port: int, hosts_hash: str, hosts: Sequence[Host]) -> None:
     """Return once the master has the same list; raises ToolkitError when it has another, or does not answer.
+
+    The greeting also says which hosts are on this machine: the load would take CPU from them.
 
     Ctrl-C meanwhile ends the process: nothing was begun, so nothing is to be stopped.
     """
@@ -36,9 +42,13 @@ def greet_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     if is_ours:
         signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     client = zmqrpc.Client(host, port, f"greeting_{uuid4().hex}")
-    greeting = Message(
-        GREETING, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
-    )
+    content = {
+        "hosts_hash": hosts_hash,
+        "hosts": len(hosts),
+        "machine": socket.gethostname(),
+        "local_hosts": local_hosts(hosts),
+    }
+    greeting = Message(GREETING, content, client.socket.identity.decode())
 
     def send_again() -> None:
         for number in count(1):
@@ -65,16 +75,23 @@ def greet_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     if answer is None:
         raise ToolkitError(f"no blast's master answers at `{host}:{port}`", "Start it first")
     if not answer["is_same"]:
-        raise _unlike(hosts, answer["hosts"])
+        raise _unlike(len(hosts), answer["hosts"])
 
 
-def answer_workers(runner: Any, hosts_hash: str, hosts: int) -> None:
-    """Let a master answer its workers' greetings."""
+def answer_workers(
+    runner: Any,
+    hosts_hash: str,
+    hosts: int,
+    meet: Callable[[str, Sequence[tuple[str, str]]], None],
+) -> None:
+    """Let a master answer its workers' greetings; `meet` is told each one's machine and the hosts that are on it."""
 
     def answer(environment: Any, msg: Any) -> None:  # noqa: ARG001 (Locust's signature)
         is_same = msg.data["hosts_hash"] == hosts_hash
         if not is_same:
             say(f"A worker was refused: {_unlike(msg.data['hosts'], hosts).message}")
+        else:
+            meet(msg.data["machine"], [tuple(found) for found in msg.data["local_hosts"]])
         runner.server.send_to_client(
             Message(WELCOME, {"is_same": is_same, "hosts": hosts}, msg.node_id)
         )

@@ -19,7 +19,7 @@ from gevent.threadpool import ThreadPool
 from toolkit.blast.plan import LOAD_OPTIONS, WorkerPlan
 from toolkit.blast.recorder import BlastRecorder
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, EventKind, Host, Run
+from toolkit.records import NOT_VALID, Event, EventKind, Host, Run
 from toolkit.store import Store
 
 VERB = "blast"
@@ -100,9 +100,20 @@ class Master:
     # --- a run ---------------------------------------------------------------------------------------
 
     def begin(
-        self, plan: WorkerPlan, hosts: Sequence[Host], *, users: int, resumes: bool, options: Any
+        self,
+        plan: WorkerPlan,
+        hosts: Sequence[Host],
+        *,
+        users: int,
+        resumes: bool,
+        options: Any,
+        machines: Sequence[str],
+        not_valid: str | None,
     ) -> WorkerPlan:
-        """Store a run that begins, or goes on; its plan. Raises ToolkitError when it cannot go on."""
+        """Store a run that begins, or goes on; its plan. Raises ToolkitError when it cannot go on.
+
+        `machines` make the load; `not_valid`: why the run ranks nobody, if it does not.
+        """
         now, run = time.time(), plan.run
         plan = replace(plan, users_per_host=max(1, users // len(hosts)))
         # as the command line gave it, without a key or a prompt's text: a run that goes on reads it
@@ -113,7 +124,8 @@ class Master:
             "duration_s": options.run_time,
             "profile": plan.profile_name,
             "workers": plan.workers,
-            "non_neutral": options.non_neutral,
+            "load_generator": list(machines),
+            "non_neutral": not_valid,
         }
         text = f"profile {plan.profile_name}, {plan.users_per_host} users a host"
         if plan.rate:
@@ -134,6 +146,9 @@ class Master:
             store.plan_hosts(run, hosts)
             kind: EventKind = "resume" if resumes else "start"
             store.add_event(Event(run=run, at=now, kind=kind, text=text))
+            if not_valid:
+                words = f"{NOT_VALID}: {not_valid}"
+                store.add_event(Event(run=run, at=now, kind="mark", text=words))
             return earlier
 
         self.plan = plan = replace(plan, resumptions=self._store.do(store))

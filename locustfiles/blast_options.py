@@ -59,7 +59,10 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         "--resume", metavar="<id>", help="Go on with this run instead of a new one", **hidden
     )
     parser.add_argument(
-        "--non-neutral", metavar="<why>", help="Mark the run: its load is not neutral", **hidden
+        "--non-neutral",
+        metavar="<why>",
+        help="Mark the run as not valid for ranking; hosts on the load generator's machine do so unasked",
+        **hidden,
     )
     # Locust's page starts loads; its own default is every address of this machine
     parser.set_defaults(web_host="127.0.0.1")

@@ -13,6 +13,7 @@ import gc
 import hmac
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,13 +32,14 @@ from gevent.event import Event
 from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
+from toolkit.blast import machine
 from toolkit.blast.pacing import stage_at, users_for
 from toolkit.blast.plan import WorkerPlan, plan_of
 from toolkit.cli.catalog import profile_source
 from toolkit.errors import ToolkitError
 from toolkit.hosts import is_loopback
 from toolkit.profiles import Phase
-from toolkit.records import Host
+from toolkit.records import NOT_VALID, Host
 from toolkit.units import counted
 
 TALLIES, STOP = "toolkit_tallies", "toolkit_stop"
@@ -60,6 +62,8 @@ class Blast:
         self._is_ending = False
         self._has_ended = Event()
         self._resumed = self._named = False
+        self._local_hosts: dict[str, Sequence[tuple[str, str]]] = {}
+        """Machine -> the hosts that are on it, name and address."""
 
     def listen(self, events: Any) -> None:
         """Have Locust call when something happens."""
@@ -98,7 +102,8 @@ class Blast:
         if isinstance(runner, MasterRunner):
             # a dead worker's users go on elsewhere, or hosts would no longer have the same number
             options.enable_rebalancing = True
-            answer_workers(runner, self._early.hosts_hash, len(self._early.hosts))
+            hosts = len(self._early.hosts)
+            answer_workers(runner, self._early.hosts_hash, hosts, self._meet)
         if web_ui is not None:
             _require_password(web_ui)
             web_ui.app.before_request(self._refuse_form)
@@ -119,6 +124,12 @@ class Blast:
         # Locust's own --profile knows no variable of ours
         word = profile or self._environment.profile or self._early.options.profile or PROFILE
         return plan_of(said, profile_source(word), self._early.hosts_hash)
+
+    def _meet(self, name: str, found: Sequence[tuple[str, str]]) -> None:
+        """Note which hosts are on a worker's machine; a worker that comes late spoils a run that is on."""
+        self._local_hosts[name] = found
+        if found and self._master is not None:
+            self._master.note("mark", f"{NOT_VALID}: {machine.sentence(found)}")
 
     def _refuse_form(self) -> Any:
         """Answer a web form that makes no sense, before Locust acts on it."""
@@ -174,6 +185,23 @@ class Blast:
         master, options, runner = self._master, self._options, self._runner
         assert master is not None
         plan = self._plan(vars(options))
+        is_alone = not isinstance(runner, MasterRunner)
+        workers = [runner.client_id] if is_alone else [one.id for one in runner.clients.ready]
+
+        # the machines that make the load, which Locust's ids begin with, and the hosts that stand on them
+        machines = sorted({client_id.rpartition("_")[0] for client_id in workers})
+        not_valid = options.non_neutral
+        if not_valid is None:
+            own = socket.gethostname()
+            if own in machines and own not in self._local_hosts:
+                self._local_hosts[own] = machine.local_hosts(hosts)
+            here = dict.fromkeys(
+                found for name in machines for found in self._local_hosts.get(name, ())
+            )
+            not_valid = machine.sentence(list(here)) if here else None
+            if not_valid:
+                say(f"Not valid for ranking: {not_valid}; the run is marked as such")
+
         resumes = bool(options.resume) and not self._resumed
         if resumes:
             run, self._resumed = options.resume, True
@@ -186,10 +214,10 @@ class Blast:
             users=users,
             resumes=resumes,
             options=options,
+            machines=machines,
+            not_valid=not_valid or None,
         )
         options.toolkit_plan = asdict(plan)
-        is_alone = not isinstance(runner, MasterRunner)
-        workers = [runner.client_id] if is_alone else [one.id for one in runner.clients.ready]
         for client_id in workers:
             master.expect(self._name(client_id))
         say(f"Run {plan.run}: {plan.users_per_host} users a host, {users} together")

@@ -283,6 +283,9 @@ class Verdict:
 MOST_ERRORS = 0.1
 """Of a host's requests: who fails more often is red, named by no headline, and not called clean, whatever its answers are."""
 
+NOT_VALID = "not valid for ranking"
+"""So begins the text of a mark that says why a run ranks nobody."""
+
 EventKind = Literal[
     "start", "resume", "stop", "phase", "mark", "restart", "model", "config", "freeze", "reveal"
 ]

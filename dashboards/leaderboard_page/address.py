@@ -5,10 +5,12 @@ never an error: links are typed by hand and outlive hosts.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from html import escape
+from math import floor
 from typing import Literal, get_args
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from toolkit.board.standings import RANK_BY, RankBy
 
@@ -31,8 +33,13 @@ class Address:
     top: int | None = None
     """Rows of the table and lines of the rank chart; None: 20, in a kiosk 10."""
     honest: bool = False
+    skip_limited: bool = False
+    """Leave out the seconds in which the load generator was the limit."""
     compare: tuple[str, ...] = ()
     host: str | None = None
+    """Whose panel is open."""
+    event: int | None = None
+    """The second of the events whose story is told in the panel: those of `host`, else all."""
     t: int | None = None
     """The second to look at, since 1970; None: live."""
     run: str | None = None
@@ -61,8 +68,10 @@ def parsed(query: Mapping[str, str]) -> Address:
         "window_s": seconds if 1 <= seconds <= LONGEST_WINDOW_S else None,
         "top": _whole(words.get("top"), MOST_ROWS),
         "honest": _is_on(words.get("honest")),
+        "skip_limited": _is_on(words.get("skip_limited")),
         "compare": tuple(dict.fromkeys(filter(None, names)))[:MOST_COMPARED],
         "host": words.get("host") or None,
+        "event": _whole(words.get("event"), 2**40),
         "t": _whole(words.get("t"), 2**40),
         "run": words.get("run") or None,
         "theme": _one_of(words.get("theme"), get_args(Theme)),
@@ -82,19 +91,67 @@ def query(address: Address) -> dict[str, str]:
         "window": window,
         "top": address.top,
         "honest": int(address.honest),
-        "cmp": ",".join(name.replace("%", "%25").replace(",", "%2C") for name in address.compare),
+        "skip_limited": int(address.skip_limited),
+        "cmp": written_names(address.compare),
         "host": address.host,
+        "event": address.event,
         "t": address.t,
         "run": address.run,
         "theme": address.theme,
         "kiosk": int(address.kiosk),
     }
-    usual = {"rank": USUAL.rank, "honest": 0, "kiosk": 0}
+    usual = {"rank": USUAL.rank, "honest": 0, "skip_limited": 0, "kiosk": 0}
     return {
         key: str(value)
         for key, value in written.items()
         if value not in (None, "") and value != usual.get(key)
     }
+
+
+def written_names(names: Iterable[str]) -> str:
+    """Names of hosts as one value, whatever they are called."""
+    return ",".join(name.replace("%", "%25").replace(",", "%2C") for name in names)
+
+
+# --- the page's own links -------------------------------------------------------------------------
+
+_REPLACED = {
+    "rank": ("rank",),
+    "skip_limited": ("skip_limited",),
+    "cmp": ("cmp",),
+    "host": ("host", "event"),
+    "event": ("event", "host"),
+    "run": ("run",),
+}
+"""First key of a link -> what of the view it replaces; all else of it stays."""
+
+
+def link(**words: object) -> str:
+    """A link that changes these words of the view, e.g., `?host=alice`; an empty one means the usual."""
+    said = {key: value for key, value in words.items() if value is not None}
+    return f"?{urlencode(said, errors='replace')}"  # a host may be called by half a character
+
+
+def story_link(at: float, host: str | None) -> str:
+    """A link to what happened at a moment, and what came of it: for a host, or for all."""
+    return link(event=floor(at), host=host)
+
+
+def with_view(html: bytes, address: Address) -> bytes:
+    """Put the rest of a viewer's view into the links of a part that was built once for all, and mark the open host's link.
+
+    That link closes its panel, so that a second click undoes the first.
+    """
+    if address.host is not None:
+        opens, closes = f'href="{link(host=address.host)}"', f'href="{link(host="")}"'
+        html = html.replace(opens.encode(), f'{closes} aria-current="true"'.encode())
+    view = query(address)
+    for first, replaced in _REPLACED.items():
+        rest = {key: value for key, value in view.items() if key not in replaced}
+        if rest:
+            kept = escape(urlencode(rest, errors="replace"))
+            html = html.replace(f'href="?{first}='.encode(), f'href="?{kept}&amp;{first}='.encode())
+    return html
 
 
 def _one_of(word: str | None, words: tuple[str, ...]) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from leaderboard_page.address import story_link
 from toolkit.board.history import Density, Heat, HostSeries, Ranks
 from toolkit.board.standings import Standing
 from toolkit.records import Event
@@ -86,7 +87,12 @@ def host_style(name: str, styles: Mapping[str, LineStyle]) -> str:
 
 
 def rank_chart(
-    ranks: Ranks, events: Sequence[Event], *, names: Sequence[str], styles: Mapping[str, LineStyle]
+    ranks: Ranks,
+    events: Sequence[Event],
+    *,
+    names: Sequence[str],
+    styles: Mapping[str, LineStyle],
+    note: str = "",
 ) -> Markup:
     """A line for each host in `names`, which stand in the table's order; what happened is marked where it happened.
 
@@ -94,7 +100,7 @@ def rank_chart(
     """
     until = time_of_day(ranks.times[-1] if ranks.times else None)
     alt = f"Ranks until {until}; now from the first: {', '.join(names)}"
-    frame = ChartFrame(key="ranks", title="Rank over time", alt=alt)
+    frame = ChartFrame(key="ranks", title="Rank over time", alt=alt, axes=note)
     if len(ranks.times) < 2 or not names:
         return empty(frame, "Ranks are drawn here once the blast is a few seconds old.")
     # evenly spread, the last always among them
@@ -127,16 +133,16 @@ def rank_chart(
         last = points[name][-1]
         if last is not None and last[1] >= 0:
             style = host_style(name, styles)
-            ends.append(
-                word(name, x=1, y=last[1], class_="end", style=style, data_key=f"end/{name}")
-            )
+            ends.append(word(name, x=1, y=last[1], class_="end", style=style, data_host=name))
 
     # a rule across for what concerns all, a ring on the line for what concerns one host; and their numbers
     rules, marks, listed = [], [], []
     taken: list[Point] = []
     happened = [e for e in events if e.kind in MARKED and x.low <= e.at <= x.high + SAME_MOMENT_S]
     for number, event in enumerate(happened, 1):
-        listed.append(tag("li", tag("b", number, class_=f"mark {event.kind}"), sentence(event)))
+        href = story_link(event.at, event.name)
+        words = tag("a", sentence(event), href=href)
+        listed.append(tag("li", tag("b", number, class_=f"mark {event.kind}"), words))
         at, level = x.at(event.at), 1.0
         if event.name is None:
             rules.append(rule(at, class_=event.kind, title=sentence(event)))
@@ -149,7 +155,8 @@ def rank_chart(
         taken.append((at, level))
         marks.append(
             word(
-                number,
+                # the list below has the same link for keys and ears
+                tag("a", number, href=href, tabindex="-1", aria_hidden="true"),
                 x=at,
                 y=level,
                 class_=f"mark {event.kind}" + (" all" if event.name is None else ""),

@@ -27,10 +27,14 @@ THEMES = {"": "as the browser prefers", "dark": "dark", "light": "light"}
 
 
 def current() -> Address:
-    """What is set: the link's word at first, then each widget's."""
-    state = st.session_state
-    if "address" not in state:
-        state["address"] = parsed(st.query_params.to_dict())
+    """What is set: what the link says when it is new, else each widget's word."""
+    state, link = st.session_state, st.query_params.to_dict()
+    if state.get("link") != link:
+        # the page was opened, a link of its own was followed, or the browser went back: widgets begin anew from there
+        state["link"], state["address"] = link, parsed(link)
+        for key in (*_FIELDS, "cmp", "live"):
+            state.pop(key, None)
+        _forget_moment()
     address: Address = state["address"]
     if address.kiosk:
         return address
@@ -52,7 +56,6 @@ _FIELDS = {
     "window": "window_s",
     "top": "top",
     "honest": "honest",
-    "host": "host",
     "run": "run",
     "theme": "theme",
 }
@@ -60,11 +63,11 @@ _FIELDS = {
 
 
 def remember(address: Address) -> None:
-    """Keep what is set, and write it into the link, if that says something else."""
+    """Keep what is set, and write it into the link, unless that says it already, in whatever words."""
     st.session_state["address"] = address
-    wanted = query(address)
-    if st.query_params.to_dict() != wanted:
-        st.query_params.from_dict(wanted)
+    if parsed(st.query_params.to_dict()) != address:
+        st.query_params.from_dict(query(address))
+    st.session_state["link"] = st.query_params.to_dict()
 
 
 def moment(address: Address, last_s: int | None) -> Address:
@@ -153,18 +156,6 @@ def comparison(address: Address, names: Sequence[str]) -> None:
         key="cmp",
         max_selections=MOST_COMPARED,
         placeholder="Choose hosts",
-    )
-
-
-def drilling(address: Address, names: Sequence[str]) -> None:
-    """Which host is shown in full."""
-    offered = sorted({"", *names, address.host or ""})
-    st.session_state.setdefault("host", address.host or "")
-    st.selectbox(
-        "Look at one host",
-        offered,
-        key="host",
-        format_func=lambda name: name or "Choose a host",
     )
 
 

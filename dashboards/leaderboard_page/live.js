@@ -2,7 +2,7 @@
 //
 // Streamlit's own st.html replaces all nodes at every tick: an open list would close, a tooltip vanish, a selection be
 // lost. Here a node stays the same node for as long as what it shows stays the same thing; rows that change places
-// slide there. It fetches nothing, computes no figure, and trusts the server to have escaped what hosts said.
+// slide there. The page's own links change the view without loading it anew. It fetches nothing, computes no figure, and trusts the server to have escaped what hosts said.
 
 const roots = new WeakMap();
 
@@ -106,6 +106,53 @@ function tick(state) {
   state.timer = 0;
 }
 
+// --- links: what is clicked changes the address, and Streamlit shows what that says, as it does when the browser goes back ---
+
+let isAwaited = false;  // a panel, which gets the focus when it comes
+
+const panelOf = (query) => `${query.get("host") ?? ""}/${query.get("event") ?? ""}`;
+const linkOf = (host) => document.querySelector(`#board tr[data-host="${CSS.escape(host)}"] a[href]`);
+
+function follow(link) {
+  const query = new URLSearchParams(link.getAttribute("href"));
+  for (const [key, value] of [...query]) if (!value) query.delete(key);
+  const before = new URLSearchParams(location.search);
+  isAwaited = panelOf(query) !== "/" && panelOf(query) !== panelOf(before);
+  const words = query.toString();
+  if (words === before.toString()) return;
+  history.pushState({}, "", words ? `?${words}` : location.pathname);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+  // who closed the panel with a key goes on where it was opened
+  if (before.get("host") && !query.get("host")) linkOf(before.get("host"))?.focus({ preventScroll: true });
+}
+
+function clicked(event) {
+  if (!event.target.closest(".live") || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const host = event.target.closest("[data-host]")?.dataset.host;
+  const link = event.target.closest("a[href]") ?? (host && !String(getSelection()) && linkOf(host));
+  if (!link?.getAttribute("href").startsWith("?") || event.target.closest(".kiosk")) return;
+  event.preventDefault();
+  follow(link);
+}
+
+function pressed(event) {
+  const inside = event.target.closest(".live");
+  if (event.key === " " && event.target.closest("[role=switch]")) {
+    event.preventDefault();
+    follow(event.target);
+  } else if (event.key === "Escape" && (inside || event.target === document.body)) {
+    const close = document.querySelector(".panel .close");
+    if (close) follow(close);
+  }
+}
+
+function listen() {
+  if (document.documentElement.dataset.toolkit) return;
+  document.documentElement.dataset.toolkit = "listens";
+  document.addEventListener("click", clicked);
+  document.addEventListener("keydown", pressed);
+}
+
 export default function ({ data, parentElement }) {
   const html = data instanceof Uint8Array ? new TextDecoder().decode(data) : String(data ?? "");
   let state = roots.get(parentElement);
@@ -115,6 +162,7 @@ export default function ({ data, parentElement }) {
     parentElement.append(root);
     state = { root, html: null, taken: 0, timer: 0 };
     roots.set(parentElement, state);
+    listen();
   }
   if (!state.timer) state.timer = setInterval(tick, 1000, state);
   if (state.html === html) return;
@@ -125,4 +173,10 @@ export default function ({ data, parentElement }) {
   state.html = html;
   state.taken = performance.now();
   slide(before);
+  const panel = isAwaited && state.root.querySelector(".panel");
+  if (panel) {
+    isAwaited = false;
+    panel.focus({ preventScroll: true });
+    panel.closest(".st-key-panel")?.scrollTo(0, 0);
+  }
 }

@@ -85,20 +85,19 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
             controls.more(address, scene.read.runs, lambda: as_csv(source, address))
+            controls.comparison(address, names)
     # Each part keeps its place on the page, shown or not: one that moved would be taken away and made anew.
     with st.container():
         controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
+    with st.container(key="panel"):
+        if address.host in names or address.event is not None:
+            every(SLOW_S, draw, source, address, "panel")
     every(SLOW_S, draw, source, address, "slow")
-    controls.comparison(address, names)
     with st.container():
         if address.compare:
             every(SLOW_S, draw, source, address, "compare")
-    controls.drilling(address, names)
-    with st.container():
-        if address.host in names:
-            every(SLOW_S, draw, source, address, "one-host")
     every(REST_S, draw, source, address, "rest")
     controls.remember(controls.current())
 

@@ -8,8 +8,9 @@ still until a *reveal* uncovers their rows, the last first (reveal.py).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import floor
 
-from leaderboard_page.address import Address
+from leaderboard_page.address import Address, with_view
 from leaderboard_page.badges import evidence
 from leaderboard_page.charts import (
     density_chart,
@@ -20,12 +21,15 @@ from leaderboard_page.charts import (
     solid,
     tradeoff_chart,
 )
+from leaderboard_page.provenance import provenance
 from leaderboard_page.reveal import covered_places, frozen_before
 from leaderboard_page.sections import (
     bench_results,
     differences,
-    host_facts,
+    host_panel,
     method,
+    panel,
+    story,
     workload,
 )
 from leaderboard_page.source import DatabaseSource, ReadResult
@@ -38,7 +42,7 @@ from toolkit.board.standings import WINDOW_S, Board, Standing
 from toolkit.records import Event, RequestRecord, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
-from toolkit.units import UNKNOWN
+from toolkit.units import UNKNOWN, time_of_day
 
 SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
@@ -85,6 +89,7 @@ class Scene:
             at_s=at_s,
             rank_by=self.address.rank,
             honest=self.address.honest,
+            skip_limited=self.address.skip_limited,
         )
 
     @cached_property
@@ -155,11 +160,12 @@ class Scene:
             self.window_s,
             address.rank,
             address.honest,
+            address.skip_limited,
             address.t,
             address.rows,
             address.kiosk,
-            address.host if name == "one-host" else None,
-            address.compare if name == "compare" else None,
+            (address.host, address.event) if name == "panel" else None,
+            address.compare if name in {"panel", "compare"} else None,
             len(self._reveal[1]) if self._reveal else 0,
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
@@ -168,21 +174,24 @@ class Scene:
             "board": self._leaderboard,
             "slow": self._slow,
             "compare": self._compare,
-            "one-host": self._host,
+            "panel": self._panel,
             "rest": self._rest,
         }[name]
-        return self.source.once(key, self.read.version, lambda: _bytes(markup()), keep_s=keep_s)
+        built = self.source.once(key, self.read.version, lambda: _bytes(markup()), keep_s=keep_s)
+        return with_view(built, address)
 
     def _leaderboard(self) -> Markup:
-        """Cards, and the table of standings; in a kiosk the rank chart beside it."""
+        """Provenance, cards, and the table of standings; in a kiosk the rank chart beside it."""
         # during a reveal the uncovered rows show the run's end
         board = self._board_at(None) if self.covered else self.board
-        cards = kpis(board, covered=bool(self.covered))
+        line = provenance(board, self.run, self.events, can_switch=not self.address.kiosk)
+        above = (line, kpis(board, covered=bool(self.covered)))
 
         # while the run goes on, rows swap only when a better rank has lasted (row_order.py)
         stands_still = board.ended or board.frozen_at_s is not None or self.address.t is not None
         if board.at_s is not None and not stands_still and not self.covered:
-            followed = (self.run.id, self.window_s, self.address.rank, self.address.honest)
+            view = self.address
+            followed = (self.run.id, self.window_s, view.rank, view.honest, view.skip_limited)
             by_name = {one.name: one for one in board.standings}
             ranks = {one.name: one.rank or 0 for one in board.standings}
             order = self.source.rows(followed, board.at_s, ranks)
@@ -203,13 +212,13 @@ class Scene:
         if self.address.kiosk:
             both = tag("div", self._rank_chart(), standings, class_="side-by-side")
             style = f"--rows:{max(1, len(shown))}"
-            return tag("div", cards, both, class_="kiosk", style=style)
+            return tag("div", above, both, class_="kiosk", style=style)
 
         more = len(board.standings) - rows
         below = tag("p", f"and {more} more", class_="nothing") if more > 0 else None
         places = enumerate((*shown, *board.left_out), 1)
         uncovered = [one for place, one in places if place not in self.covered]
-        return Markup.joined((cards, standings, below, evidence(uncovered)))
+        return Markup.joined((above, standings, below, evidence(uncovered)))
 
     def _slow(self) -> Markup:
         """Ranks over time, and the trade-off."""
@@ -218,7 +227,8 @@ class Scene:
             "div", self._rank_chart(), tradeoff_chart(shown, styles=self.styles), class_="pair"
         )
 
-    def _rank_chart(self) -> Markup:
+    @cached_property
+    def _ranks(self) -> Ranks:
         """Ranks over time, up to the moment that is looked at."""
         ranks = self.feed.ranks(
             window_s=self.window_s,
@@ -230,8 +240,14 @@ class Scene:
             count = sum(at <= self.board.at_s for at in ranks.times)
             before = {name: of_host[:count] for name, of_host in ranks.ranks.items()}
             ranks = Ranks(times=ranks.times[:count], ranks=before)
+        return ranks
+
+    def _rank_chart(self) -> Markup:
         names = [one.name for one in self.board.standings[: self.address.rows]]
-        return rank_chart(ranks, self.events, names=names, styles=self.styles)
+        # steps of many seconds cannot leave out single ones
+        skips = self.address.skip_limited and self.board.limited_s
+        note = "with the seconds in which the load generator was at its limit" if skips else ""
+        return rank_chart(self._ranks, self.events, names=names, styles=self.styles, note=note)
 
     def _chosen(self, names: Sequence[str]) -> list[Standing]:
         """The standings of hosts by name; who is not in this run is left out."""
@@ -245,7 +261,11 @@ class Scene:
             return Markup()
         feed, at_s, names = self.feed, self.board.at_s, [one.name for one in chosen]
         drawn = solid(self.styles, names)
-        densities = [feed.density(name, window_s=self.window_s, at_s=at_s) for name in names]
+        skips = self.address.skip_limited
+        densities = [
+            feed.density(name, window_s=self.window_s, at_s=at_s, skip_limited=skips)
+            for name in names
+        ]
         series = [feed.series(name, step_s=self.step_s, to_s=at_s) for name in names]
         charts = (
             density_chart(densities, styles=drawn, key="densities"),
@@ -255,24 +275,55 @@ class Scene:
         below = differences(chosen, self.styles)
         return Markup.joined((tag("div", charts, class_="triple"), below))
 
-    def _host(self) -> Markup:
-        """One host in full; scout's sightings of it are none later than what may be seen."""
-        chosen = self._chosen((self.address.host or "",))
-        if not chosen:
-            return Markup()
-        one, feed, store, at_s = chosen[0], self.feed, self.source.store, self.board.at_s
-        sightings: Sequence[Sighting] = ()
-        if store is not None and at_s is not None:
-            begin = feed.start_s - SIGHTED_BEFORE_S
-            sightings = store.sightings_between(begin, at_s + 1, names=[one.name])
-        kinds = feed.error_kinds(one.name, window_s=self.window_s, at_s=at_s)
-        density = feed.density(one.name, window_s=self.window_s, at_s=at_s)
-        charts = (
-            heat_strip(feed.heat(one.name, step_s=self.step_s, to_s=at_s)),
-            density_chart([density], styles=solid(self.styles, [one.name]), key="density"),
-        )
-        facts = host_facts(one, kinds=kinds, sightings=sightings, events=self.events)
-        return Markup.joined((tag("div", charts, class_="pair"), facts))
+    def _panel(self) -> Markup:
+        """What a click opened: an event's story, and one host in full, whose sightings are none later than what may be seen."""
+        feed, store, at_s = self.feed, self.source.store, self.board.at_s
+        name, parts = self.address.host, []
+        told = [
+            event
+            for event in self.events
+            if floor(event.at) == self.address.event
+            and (name is None or event.name in {name, None})
+        ]
+        about = name or ""
+        if told:
+            about = about or f"Event at {time_of_day(told[0].at)}"
+            of_host = self._chosen((name or told[0].name or "",))
+            seconds, down = feed.outages(of_host[0].name, to_s=at_s) if of_host else (None, [])
+            parts.append(
+                story(
+                    told,
+                    self._ranks,
+                    name=of_host[0].name if of_host else None,
+                    seconds=seconds,
+                    down=down,
+                    window_s=self.window_s,
+                )
+            )
+
+        for one in self._chosen((name or "",)):
+            sightings: Sequence[Sighting] = ()
+            if store is not None and at_s is not None:
+                begin = feed.start_s - SIGHTED_BEFORE_S
+                sightings = store.sightings_between(begin, at_s + 1, names=[one.name])
+            window_s, skips = self.window_s, self.address.skip_limited
+            density = feed.density(one.name, window_s=window_s, at_s=at_s, skip_limited=skips)
+            kinds = feed.error_kinds(one.name, window_s=window_s, at_s=at_s, skip_limited=skips)
+            charts = (
+                heat_strip(feed.heat(one.name, step_s=self.step_s, to_s=at_s)),
+                density_chart([density], styles=solid(self.styles, [one.name]), key="density"),
+            )
+            facts = host_panel(
+                one,
+                styles=self.styles,
+                compared=self.address.compare,
+                charts=charts,
+                kinds=kinds,
+                sightings=sightings,
+                events=self.events,
+            )
+            parts.append(facts)
+        return panel(about, *parts) if parts else Markup()
 
     def _rest(self) -> Markup:
         """The newest bench and the newest capture that had begun by the moment looked at, and the method.

@@ -1,15 +1,21 @@
-"""What stands below the leaderboard: hosts side by side, one host in full, the bench's word, the workload, the method.
+"""What stands beside and below the leaderboard: one host in full, hosts side by side, the bench's word, the workload, the method.
 
 Pure: it draws records that others have read. Unknown stays a dash, and nothing is guessed.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from math import floor, inf
 from typing import Any
 
+from leaderboard_page.address import MOST_COMPARED, link, story_link, written_names
 from leaderboard_page.badges import evidence
 from leaderboard_page.charts import host_style, sentence
 from leaderboard_page.standings_table import FIGURES
 from toolkit.bench.summary import HostSummary
+from toolkit.board.history import Ranks
+from toolkit.board.impact import explained, recorded
+from toolkit.board.outages import CLOCKS_S, NOTICED_S, Outage, RunSeconds, outage_at
 from toolkit.board.ranking import FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
 from toolkit.records import Event, Run, Sighting
@@ -90,14 +96,39 @@ def _note(*words: object) -> Markup:
     return tag("p", words, class_="nothing")
 
 
-def host_facts(
+def panel(about: str, *parts: object) -> Markup:
+    """What a click opened, beside the table; `about`: the host, or the moment. Escape and its link close it (live.js)."""
+    close = tag("a", "Close", href=link(host=""), class_="close")
+    return tag(
+        "aside", close, parts, class_="panel", data_of=about, aria_label=about, tabindex="-1"
+    )
+
+
+def host_panel(
     one: Standing,
     *,
+    styles: Mapping[str, LineStyle],
+    compared: Sequence[str],
+    charts: Iterable[Markup],
     kinds: Mapping[str, int],
     sightings: Sequence[Sighting],
     events: Sequence[Event],
 ) -> Markup:
-    """Results, verdicts, errors by kind, settings as scout saw them, and what happened to one host."""
+    """One host in full: why its figures are what they are, results, charts, errors, settings as scout saw them, history."""
+    with_it = [name for name in compared if name != one.name]
+    without = len(with_it) < len(compared)
+    words = "Compare no longer" if without else "Compare with others"
+    if not without:
+        with_it = [*with_it, one.name][-MOST_COMPARED:]
+    compare = tag("a", words, href=link(cmp=written_names(with_it)), class_="compare")
+    head = tag("header", tag("h2", host_name(one.name, styles)), _note(one.url), compare)
+
+    found = evidence([one], key="evidence-of-host")
+    if found is None:
+        clean = [each.evidence for each in one.verdicts if each.code == "clean"]
+        text = ": ".join(("No anomaly found", *clean[:1])) if clean else "Not judged yet."
+        found = _note(text)
+
     results: list[tuple[str, object]] = [
         ("rank", UNKNOWN if one.rank is None else f"{one.rank}{' =' if one.tied else ''}")
     ]
@@ -135,7 +166,11 @@ def host_facts(
         settings = (_pairs(pairs), _note(f"As seen at {time_of_day(seen.at)}"))
 
     # newest first: what was noted of the host, and its sightings where status or settings were not as before, and the last
-    lines = [(event.at, sentence(event)) for event in events if event.name in {one.name, None}]
+    lines: list[tuple[float, Markup]] = [
+        (event.at, tag("a", sentence(event), href=story_link(event.at, one.name)))
+        for event in events
+        if event.name in {one.name, None}
+    ]
     state: object = None
     for number, seen in enumerate(sightings, 1):
         before, state = state, (seen.status, seen.config_hash, seen.started_at, seen.model)
@@ -146,19 +181,77 @@ def host_facts(
             parts.append(f"{seen.running:.0f} running, {seen.waiting or 0:.0f} waiting")
         if seen.kv_cache_usage is not None:
             parts.append(f"KV cache {share(seen.kv_cache_usage)} full")
-        lines.append((seen.at, ", ".join(part for part in parts if part)))
+        lines.append((seen.at, tag("span", ", ".join(part for part in parts if part))))
     newest = [tag("li", text) for _, text in sorted(lines, reverse=True)[:MOST_SIGHTINGS]]
     history = tag("ul", newest, class_="history") if newest else _note("None yet.")
 
-    badges = evidence([one], key="evidence-of-host")
     return tag(
         "div",
-        tag("section", tag("h3", "Results"), _pairs(results), badges),
+        head,
+        tag("section", tag("h3", "Evidence"), found),
+        tag("section", tag("h3", "Results"), _pairs(results)),
+        charts,
         tag("section", tag("h3", "Errors by kind"), errors),
         tag("section", tag("h3", "Configuration"), settings),
-        tag("section", tag("h3", "Sightings and events"), history),
+        tag("section", tag("h3", "History"), history),
         class_="facts-of-host",
     )
+
+
+def story(
+    events: Sequence[Event],
+    ranks: Ranks,
+    *,
+    name: str | None,
+    seconds: RunSeconds | None,
+    down: Sequence[Outage],
+    window_s: int,
+) -> Markup:
+    """What happened at one moment, and what came of it: for the host `name`, whose `seconds` these are, or the ranking."""
+    at = events[0].at
+    lines = [sentence(event) for event in events]
+    if seconds is not None:
+        near = outage_at(down, at)
+        if near and near.from_s - CLOCKS_S <= at < near.to_s + NOTICED_S:
+            end = f"until {time_of_day(near.to_s)}" if near.is_over else "and is not back yet"
+            length = span(near.to_s - near.from_s)
+            lost = f"{near.errors:,} requests failed"
+            lines.append(f"Down from {time_of_day(near.from_s)} {end}: {length}, {lost}.")
+            lines += explained(recorded(seconds, near, window_s, down))
+        else:
+            moment = floor(at)
+            spans = ((moment - 60, moment), (moment + 1, min(moment + 61, seconds.end_s)))
+            before, after = (
+                rate(seconds.answered(*each) / (each[1] - each[0]))
+                if each[1] > each[0]
+                else UNKNOWN
+                for each in spans
+            )
+            lines.append(
+                f"No outage beside it: {before} requests/s in the minute before, {after} in the minute after."
+            )
+
+    places = []
+    last_s = ranks.times[-1] if ranks.times else -inf
+    for words, until_s in (
+        ("before it", at - 1),
+        ("a minute later", at + 60),
+        ("five minutes later", at + 300),
+        ("now", last_s),
+    ):
+        step = bisect_right(ranks.times, until_s) - 1
+        if step < 0 or until_s > last_s:
+            continue
+        if name is None:
+            first = [one for one, of_host in ranks.ranks.items() if of_host[step] == 1]
+            others = f" and {len(first) - 2} more" if len(first) > 2 else ""
+            places.append(f"{', '.join(first[:2])}{others} {words}")
+        elif (rank := ranks.ranks.get(name, (None,) * len(ranks.times))[step]) is not None:
+            places.append(f"{rank} {words}")
+    if places:
+        lines.append(f"{'Rank' if name else 'First'}: {', '.join(places)}.")
+    title = tag("h3", f"What happened at {time_of_day(at)}")
+    return tag("section", title, [tag("p", line) for line in lines], class_="story")
 
 
 def bench_results(

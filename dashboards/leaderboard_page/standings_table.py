@@ -6,6 +6,7 @@ It draws standings as they are and ranks nothing. Places that are covered (a rev
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from leaderboard_page.address import USUAL, link
 from leaderboard_page.badges import badge, icon, spoken
 from leaderboard_page.charts import host_style
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95
@@ -80,9 +81,13 @@ def table(
     def heading(key: str, title: str, ranks: RankBy | None = None) -> Markup:
         is_ranked = ranks == board.rank_by
         order = "descending" if board.rank_by in _DESCENDING else "ascending"
+        words: object = title
+        if ranks is not None:
+            # a link without words says the usual, which stays out of links
+            words = tag("a", title, href=link(rank="" if ranks == USUAL.rank else ranks))
         return tag(
             "th",
-            title,
+            words,
             scope="col",
             class_=f"c-{key}" + (" ranked" if is_ranked else ""),
             title=_EXPLAINED[key],
@@ -170,7 +175,7 @@ def _row(
         silence = f"no answer, {one.errors:,} errors" if one.errors else "nothing answered yet"
     host = (
         tag("i", class_="chip"),
-        tag("span", one.name, class_="name", title=one.url),
+        tag("a", one.name, href=link(host=one.name), class_="name", title=one.url),
         tag("span", badges, class_="badges") if badges else None,
         _outage_note(one.taints),
         tag("span", silence, class_="note") if silence else None,

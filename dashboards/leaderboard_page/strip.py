@@ -74,14 +74,7 @@ def strip(
         hint = "Now minus the last second that every live worker has reported"
         age = tag("li", tag("span", "data age", class_="what"), counting, class_="data", title=hint)
 
-    limited = frozen = None
-    if board.limited_s and board.elapsed_s:
-        value = (
-            share(board.limited_s / board.elapsed_s),
-            tag("small", f" {span(board.limited_s)}"),
-        )
-        hint = "Seconds of the window in which the load generator was the limit: they count against no host"
-        limited = _item("limited", "loader-limited", value, tone=" warn", hint=hint)
+    frozen = None
     if revealing:
         hint = (
             "The standings are uncovered from the last to the first; all else is as at the freeze"
@@ -96,7 +89,6 @@ def strip(
         _item("clock", "clock", (stopwatch(end - run.started_at), left)),
         _item("window", f"window, {span(board.window_s)}", window),
         age,
-        limited,
         frozen,
         _item("viewers", "viewers", viewers) if viewers else None,
     )

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -204,6 +205,36 @@ def test_what_cannot_be_meant_is_one_clear_error(
     assert f"Error: {expected}" in said or f"Error: `{DATABASE}` {expected}" in said
     assert "Hint: " in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [(), ("--processes", "2")])
+def test_a_host_on_the_load_generators_machine_marks_the_run_as_not_valid_for_ranking(
+    tmp_path: Path, hosts: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / HOSTS).write_text(hosts)
+    said = run(tmp_path, headless("-u", "2", "-t", "1s", "--max-tokens", "4", *words))
+    here = "`fp8` (127.0.0.1) and `gptq-int4` (127.0.0.1) are on this machine"
+    assert f"Not valid for ranking: {here}; the run is marked as such" in said
+    with Store.open_readonly(tmp_path / DATABASE) as store:
+        found = newest(tmp_path)
+        marks = [event.text for _, event in store.events(found.id) if event.kind == "mark"]
+    assert marks == [f"not valid for ranking: {here}"]
+    assert found.plan["non_neutral"] == here
+    assert found.plan["load_generator"] == [socket.gethostname()]
+
+
+def test_what_greets_from_another_machine_says_which_hosts_are_there(
+    tmp_path: Path, hosts: str
+) -> None:
+    """A worker that is started by itself looks for its own machine's hosts, and the master believes it."""
+    (tmp_path / HOSTS).write_text(hosts)
+    port = free_port()
+    master = ("--master", "--expect-workers", "1", "--master-bind-port", str(port))
+    with start(tmp_path, headless("-u", "2", "-t", "1s", *master)) as running:
+        run(tmp_path, command("--worker", "--master-port", str(port)))
+        said, _ = running.communicate(timeout=60)
+    assert "Not valid for ranking: `fp8` (127.0.0.1) and" in said
+    assert newest(tmp_path).plan["non_neutral"].endswith("are on this machine")
 
 
 def test_without_a_list_the_one_host_is_loaded_and_without_any_it_says_so(

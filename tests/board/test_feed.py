@@ -139,6 +139,9 @@ def test_seconds_in_which_the_loader_was_the_limit_are_counted_and_may_be_left_o
     assert (board.limited_s, board.counted_s, board.elapsed_s) == (2, 8, 10)
     # 8 s x 8 answers over 8 s, for all hosts alike
     assert [(each.ok, each.rps) for each in board.standings] == [(64, 8.0), (32, 4.0)]
+    # the figures of one host alone agree with its row
+    assert sum(feed.density("a").counts) == 80
+    assert sum(feed.density("a", skip_limited=True).counts) == 64
     # the window itself is as it was, and seconds before the first reading are known, too
     assert of(feed.board(rank_by="p95"), "a").ok == 80
     reader.seconds(10, 200)

@@ -22,6 +22,7 @@ from support.board_page import (
     move,
     query,
     ranking,
+    row,
     switch,
     until,
     watch_frames,
@@ -141,6 +142,7 @@ def test_the_csv_holds_the_board_as_it_is_shown(finished: PageServer, open_tab: 
 def test_two_hosts_side_by_side(finished: PageServer, open_tab: OpenTab) -> None:
     tab = open_tab(finished.url)
     expect(board(tab)).to_be_visible()
+    control(tab, "more").get_by_role("button").first.click()
     for name, chosen in (("h1", "cmp=h1"), ("h8", "cmp=h1%2Ch8")):
         choose_until(tab, "cmp", name, lambda chosen=chosen: query(tab) == chosen)
     for name in ("densities", "series-rps", "series-p95_ms"):
@@ -152,7 +154,7 @@ def test_two_hosts_side_by_side(finished: PageServer, open_tab: OpenTab) -> None
 def test_one_host_in_full(finished: PageServer, open_tab: OpenTab) -> None:
     tab = open_tab(finished.url)
     expect(board(tab)).to_be_visible()
-    choose(tab, "host", "h3")
+    row(tab, "h3").click()
     for name in ("heat", "density"):
         expect(chart(tab, name).locator("svg")).to_be_visible()
     facts = tab.page.locator(".facts-of-host")
@@ -234,11 +236,12 @@ def test_no_control_takes_the_board_off_the_screen(finished: PageServer, open_ta
     watch_frames(tab)
     choose(tab, "rank", "by latency p95")
     comes(tab, lambda: ranking(tab), BY_NAME)
-    choose(tab, "cmp", "h1")
-    expect(chart(tab, "densities").locator("svg")).to_be_visible()
-    tab.page.keyboard.press("Escape")
-    choose(tab, "host", "h3")
+    row(tab, "h3").click()
     expect(chart(tab, "heat").locator("svg")).to_be_visible()
+    tab.page.get_by_role("link", name="Compare with others").click()
+    expect(chart(tab, "densities").locator("svg")).to_be_visible()
+    row(tab, "h3").click()
+    expect(chart(tab, "heat")).to_have_count(0)
     switch(tab, "live")
     comes(tab, lambda: fact(tab, "phase"), "replay")
     switch(tab, "live")

@@ -1,6 +1,7 @@
 """`toolkit blast` as a user meets it: what it refuses, what it prints, what it keeps."""
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,7 +185,8 @@ def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(tmp_path: Path, fleet
     assert settings["non_neutral"] == here
     events = {each["kind"]: each["text"] for each in select(FILE, "SELECT kind, text FROM events")}
     assert events.keys() == {"start", "mark", "stop"}
-    assert events["mark"] == f"not neutral: {here}"
+    assert events["mark"] == f"not valid for ranking: {here}"
+    assert settings["load_generator"] == [socket.gethostname()]
     # the figures are those of the tallies, and scout looked beside the load
     for one in shown:
         (counted,) = select(FILE, f"SELECT sum(ok) AS ok FROM tallies {OF_HOST}", one["name"])
@@ -197,8 +199,8 @@ def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(tmp_path: Path, fleet
         assert seen["n"] >= 2
     begins, marked, *_, still_marked, kept = done.stderr.splitlines()
     assert begins == f"Blast `{stored['id']}` begins: 2 users on each of 2 hosts, 0:03"
-    assert marked == f"Not neutral: {here}; the run is marked, and its figures rank nobody"
-    assert still_marked == f"Not neutral: {here}; these figures rank nobody"
+    assert marked == f"Not valid for ranking: {here}; the run is marked as such"
+    assert still_marked == f"Not valid for ranking: {here}"
     again = f"toolkit board --run {stored['id']}"
     assert kept == f"Kept in `data/toolkit.db`; `{again}` shows these standings again"
 

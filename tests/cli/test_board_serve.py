@@ -29,7 +29,7 @@ def test_every_address_is_reached_at_this_machine() -> None:
     assert page_url(8501, "10.0.0.4") == "http://10.0.0.4:8501"
 
 
-@pytest.mark.parametrize("word", ["--watch", "--json", "--csv", "--all", "--skip-limited"])
+@pytest.mark.parametrize("word", ["--watch", "--json", "--csv", "--all"])
 def test_what_a_page_cannot_do_is_a_wrong_command_line(word: str) -> None:
     result = board(word)
     assert result.exit_code == 2
@@ -68,10 +68,19 @@ def test_an_address_of_another_machine_is_refused_by_name() -> None:
         (
             signal.SIGTERM,
             (
-                *("--rank-by", "p95", "--window", "5m", "--honest", "--run", "3f9c"),
+                *(
+                    "--rank-by",
+                    "p95",
+                    "--window",
+                    "5m",
+                    "--honest",
+                    "--skip-limited",
+                    "--run",
+                    "3f9c",
+                ),
                 *("--at", "1970-01-01T00:16:40+00:00"),
             ),
-            "rank=p95&window=300s&honest=1&run=3f9c&t=999",
+            "rank=p95&window=300s&honest=1&skip_limited=1&run=3f9c&t=999",
         ),
     ],
 )

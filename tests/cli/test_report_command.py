@@ -300,7 +300,7 @@ def test_the_plain_text_names_every_criterion_and_what_it_rests_on(store: Store)
     for word in (
         "3 of 7 criteria met, 4 unknown",
         "met  Stability: 0 to 2 timeouts",
-        "Not neutral: alice is on this machine",
+        "Not valid for ranking: alice is on this machine",
         "a million tokens, prompt and answer",
         "64 users",
     ):

@@ -4,10 +4,11 @@ The blast is support/feeder.py's, which anybody can reckon: hN answers N request
 after N x 10 ms, N x (9 - N) x 10 tokens a second; h3 fails once a second; h8 is silent in the first minute.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from leaderboard_page.address import USUAL
+from leaderboard_page.address import USUAL, Address
 from leaderboard_page.page import as_csv, source_of
 from support import feeder
 from support.feeder import BEGAN, SECONDS
@@ -135,7 +136,7 @@ def test_a_deep_link_sets_every_control() -> None:
     assert app.selectbox(key="top").value == 5
     assert app.toggle(key="honest").value is True
     assert app.multiselect(key="cmp").value == ["h1", "h2"]
-    assert app.selectbox(key="host").value == "h3"
+    assert page(app).one("aside", class_="panel")["aria-label"] == "h3"
     assert app.selectbox(key="theme").value == "light"
     assert app.query_params == {
         "rank": "p95",
@@ -146,6 +147,78 @@ def test_a_deep_link_sets_every_control() -> None:
         "host": "h3",
         "theme": "light",
     }
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_link_that_is_followed_wins_over_every_control_and_so_does_the_way_back() -> None:
+    app = opened()
+    app.selectbox(key="rank").set_value("p95")
+    app.multiselect(key="cmp").set_value(["h1", "h2"])
+    again(app)
+    assert app.query_params == {"rank": "p95", "cmp": "h1,h2"}
+    # as the browser says it after a click on a row, and on a column's head
+    row = board(app).one("tr", data_host="h3").one("a")
+    assert row["href"] == "?rank=p95&cmp=h1%2Ch2&host=h3"
+    app.query_params["host"] = "h3"
+    assert page(again(app)).one("aside", class_="panel")["aria-label"] == "h3"
+    assert board(app).one("a", aria_current="true")["href"] == "?rank=p95&cmp=h1%2Ch2&host="
+    app.query_params["rank"] = "ttft_p95"
+    assert board(again(app))["data-rank-by"] == "ttft_p95"
+    assert app.selectbox(key="rank").value == "ttft_p95"
+    del app.query_params["host"], app.query_params["cmp"]
+    assert page(again(app)).all("aside") == []
+    assert app.multiselect(key="cmp").value == []
+    assert board(app)["data-rank-by"] == "ttft_p95"
+
+
+@pytest.mark.usefixtures("blast")
+def test_each_ranking_has_the_head_of_its_column_as_a_link() -> None:
+    heads = board(opened()).one("thead").all("a")
+    assert {head.text: head["href"] for head in heads} == {
+        "requests/s": "?rank=",
+        "score": "?rank=score",
+        "tok/s": "?rank=output_tokens_per_s",
+        "TTFT p50": "?rank=ttft_p50",
+        "TTFT p95": "?rank=ttft_p95",
+        "p50": "?rank=p50",
+        "p95": "?rank=p95",
+        "errors": "?rank=error_rate",
+    }
+
+
+def test_a_mark_in_the_chart_leads_to_its_story(blast: Path) -> None:
+    note(blast, BEGAN + 60.5, "mark", "larger batches")
+    app = opened()
+    chart = page(app).one("figure", data_chart="ranks")
+    of_list, on_chart = chart.one("ol").one("a"), chart.one("span", class_="mark").one("a")
+    assert of_list["href"] == on_chart["href"] == f"?event={BEGAN + 60}"
+    app.query_params["event"] = str(BEGAN + 60)
+    told = page(again(app)).one("aside", class_="panel")
+    assert "larger batches" in told.text
+    # h7 answers most from the beginning
+    assert "First: h7 before it" in told.text
+    # nothing happened then
+    app.query_params["event"] = str(BEGAN + 61)
+    assert page(again(app)).all("aside") == []
+
+
+def test_seconds_in_which_the_load_generator_was_the_limit_are_left_out_on_demand(
+    blast: Path,
+) -> None:
+    with Store.open(blast) as store:
+        late = [feeder.second_of(feeder.RUN, BEGAN + at) for at in range(30)]
+        store.add_second([], [replace(one, worker="w2", limited=True) for one in late])
+    app = opened(host="h3")
+    # 60 x 8 answers in 120 s, or in 90 of them
+    assert figure(app, "h8", "rps") == "4.00"
+    assert "120 of 480 requests" in page(app).one("aside").text
+    switch = page(app).one("a", role="switch")
+    assert switch["href"] == "?host=h3&skip_limited=1"
+    app.query_params["skip_limited"] = "1"
+    assert figure(again(app), "h8", "rps") == "5.33"
+    assert "90 of 360 requests" in page(app).one("aside").text
+    assert "http 503 90" in page(app).one("aside").text
+    assert as_csv(source_of(blast), Address(skip_limited=True)).count(b",480,") == 1
 
 
 @pytest.mark.usefixtures("blast")

@@ -6,14 +6,18 @@ from leaderboard_page.sections import (
     difference_from,
     differences,
     feeding,
-    host_facts,
+    host_panel,
+    panel,
+    story,
     workload,
 )
 from support import shots
 from support.page_html import Node, tree
-from support.standings import board, standing
+from support.standings import board, standing, verdict
 
 from toolkit.bench.summary import summary
+from toolkit.board.history import Ranks
+from toolkit.board.outages import RunSeconds, outages
 from toolkit.records import Event, Run, Sighting
 from toolkit.units import UNKNOWN, time_of_day
 
@@ -61,8 +65,9 @@ def sighting(after_s: float, **changes: Any) -> Sighting:
 
 
 def facts(**changes: Any) -> Node:
-    usual: dict[str, Any] = {"kinds": {}, "sightings": (), "events": ()}
-    return tree(host_facts(standing("a", ok=90, errors=10), **usual | changes))
+    usual: dict[str, Any] = {"kinds": {}, "sightings": (), "events": (), "styles": {}, "charts": ()}
+    one = changes.pop("one", standing("a", ok=90, errors=10))
+    return tree(host_panel(one, **usual | {"compared": ()} | changes))
 
 
 def test_errors_stand_by_kind_with_their_sum_and_what_is_missing_is_said() -> None:
@@ -114,6 +119,97 @@ def test_the_history_holds_what_changed_newest_first_and_only_this_hosts() -> No
         f"{time_of_day(AT + 5)} phase: full",
         f"{time_of_day(AT)} ok",
     ]
+    hrefs = [one["href"] for one in found.one("ul", class_="history").all("a")]
+    assert hrefs == [f"?event={AT + 25:.0f}&host=a", f"?event={AT + 5:.0f}&host=a"]
+
+
+def test_evidence_comes_first_and_says_when_nothing_was_found() -> None:
+    accused = facts(one=standing("a", verdicts=(verdict("truncated_output", "1 token of 128"),)))
+    first = accused.all("section")[0]
+    assert first.one("h3").text == "Evidence"
+    assert "truncated 1 token of 128 confidence: high" in first.text
+    cleared = facts(one=standing("a", verdicts=(verdict("clean", "twins differ"),)))
+    assert "No anomaly found: twins differ" in cleared.text
+    assert "Not judged yet." in facts().text
+
+
+@pytest.mark.parametrize(
+    ("compared", "words", "href"),
+    [
+        ((), "Compare with others", "?cmp=a"),
+        (("b", "c"), "Compare with others", "?cmp=b%2Cc%2Ca"),
+        (("b", "a"), "Compare no longer", "?cmp=b"),
+        (("a",), "Compare no longer", "?cmp="),
+        # four stand side by side
+        (("b", "c", "d", "e"), "Compare with others", "?cmp=c%2Cd%2Ce%2Ca"),
+    ],
+)
+def test_a_host_joins_and_leaves_the_comparison(
+    compared: tuple[str, ...], words: str, href: str
+) -> None:
+    found = facts(compared=compared).one("a", class_="compare")
+    assert (found.text, found["href"]) == (words, href)
+
+
+def test_a_panel_is_named_can_have_the_focus_and_closes() -> None:
+    found = tree(panel("a", "inside")).one("aside")
+    assert (found["aria-label"], found["tabindex"]) == ("a", "-1")
+    assert found.one("a", class_="close")["href"] == "?host="
+
+
+# --- what happened --------------------------------------------------------------------------------
+
+# a host of 10 answers a second that was down from second 600 to 630, and of 20 a second afterwards
+SECONDS = RunSeconds(
+    first_s=int(AT),
+    ok=(10,) * 600 + (0,) * 30 + (20,) * 570,
+    errors=(0,) * 600 + (5,) * 30 + (0,) * 570,
+)
+MINUTES = tuple(int(AT) + 60 * n - 1 for n in range(1, 21))
+RANKS = Ranks(
+    times=MINUTES,
+    ranks={"a": (1,) * 10 + (3, 2) + (1,) * 8, "b": (2,) * 10 + (1, 1) + (2,) * 8},
+)
+
+
+def told(*events: Event, name: str | None = "a", **changes: Any) -> list[str]:
+    seconds = SECONDS if name else None
+    down = outages(SECONDS, restarts=[AT + 625])
+    usual: dict[str, Any] = {"seconds": seconds, "down": down, "window_s": 900, "name": name}
+    found = tree(story(events, RANKS, **usual | changes))
+    assert found.one("h3").text == f"What happened at {time_of_day(events[0].at)}"
+    return [line.text for line in found.all("p")]
+
+
+def test_the_story_of_a_restart_is_its_downtime_what_it_cost_and_the_ranks_around_it() -> None:
+    restart = Event(run="r", name="a", url="u", at=AT + 625, kind="restart", text="vLLM 0.11.2")
+    happened, down, *cost, ranks = told(restart)
+    assert happened == f"{time_of_day(AT + 625)} a vLLM 0.11.2"
+    times = f"from {time_of_day(AT + 600)} until {time_of_day(AT + 630)}"
+    assert down == f"Down {times}: 30 s, 150 requests failed."
+    # twice the rate of before: 30 s more than it was down
+    assert any(line.startswith("Pays back: after 1 min;") for line in cost)
+    assert ranks == "Rank: 1 before it, 3 a minute later, 1 five minutes later, 1 now."
+
+
+def test_an_event_without_an_outage_tells_the_rates_around_it() -> None:
+    mark = Event(run="r", name="a", url="u", at=AT + 900, kind="mark", text="larger batches")
+    happened, rates, _ = told(mark)
+    assert happened.endswith("a larger batches")
+    assert rates == (
+        "No outage beside it: 20.0 requests/s in the minute before, 20.0 in the minute after."
+    )
+
+
+def test_an_event_of_all_tells_who_led_before_and_after() -> None:
+    phase = Event(run="r", at=AT + 601, kind="phase", text="full load")
+    assert told(phase, name=None) == [
+        f"{time_of_day(AT + 601)} phase: full load",
+        "First: a before it, b a minute later, a five minutes later, a now.",
+    ]
+    # of what came later nothing is known yet
+    late = Event(run="r", at=AT + 1190, kind="phase", text="end")
+    assert told(late, name=None)[-1] == "First: a before it, a now."
 
 
 # --- bench and workload ---------------------------------------------------------------------------

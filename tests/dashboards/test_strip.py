@@ -77,7 +77,6 @@ def test_a_board_that_stands_still_has_no_age(
         ({}, "window", f"{time_of_day(AT_S - 899)}-{time_of_day(AT_S + 1)}"),
         # a young run's begins with the run
         ({"elapsed_s": 60}, "window", f"{time_of_day(AT_S - 59)}-{time_of_day(AT_S + 1)}"),
-        ({"limited_s": 45, "elapsed_s": 900}, "limited", "5.0 % 45 s"),
         ({"frozen_at_s": AT_S}, "frozen", f"frozen at {time_of_day(AT_S)}"),
     ],
 )
@@ -89,7 +88,6 @@ def test_what_does_not_hold_is_not_said_and_trouble_is_escaped() -> None:
     for settings in ("{}", "[]", "no JSON", '{"duration_s": "long"}'):
         run = Run(id="1", verb="blast", started_at=STARTED_AT, settings=settings)
         assert fact(board(), "clock", run=run) == "15:00"
-    assert drawn(board()).all("li", class_="limited") == []
     assert drawn(board()).all("li", class_="frozen") == []
     # the last phase that had begun
     assert [fact(board(), "phase", events=events) for events in (PHASES, ())] == ["full", "running"]

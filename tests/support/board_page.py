@@ -71,6 +71,10 @@ def figure(tab: Tab, host: str, column: str) -> str:
     return " ".join(cell.inner_text().split())
 
 
+def row(tab: Tab, host: str) -> Locator:
+    return tab.page.locator(f'#board tr[data-host="{host}"]')
+
+
 def fact(tab: Tab, name: str) -> str:
     """One entry of the strip at the top."""
     return " ".join(tab.page.locator(f".strip .{name} .value").inner_text().split())

@@ -14,7 +14,7 @@ host and hour in steps of 10 s.
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -119,13 +119,17 @@ class Feed:
             to_at = float("inf") if limit_s is None else float(limit_s + 1)
             return follow.happened(float("-inf"), to_at)
 
-    def outages(self, name: str) -> tuple[RunSeconds, list[Outage]]:
-        """A host's seconds, from the run's first to the last that may be seen, and when it was down in them."""
-        start_s, end_s = self.start_s, self._seen_until(None)
+    def outages(self, name: str, *, to_s: int | None = None) -> tuple[RunSeconds, list[Outage]]:
+        """A host's seconds, from the run's first to `to_s` or the last that may be seen, and when it was down in them."""
+        start_s, end_s = self.start_s, self._seen_until(to_s)
         self._row_of(name)
         parts = self._follow.reader.tallies(self.run.id, name=name, kind="ranked", to_s=end_s)
         seconds = course(parts, from_s=start_s, to_s=end_s + 1)
-        known = [each.at for each in self.events() if (each.kind, each.name) == ("restart", name)]
+        known = [
+            each.at
+            for each in self.events()
+            if (each.kind, each.name) == ("restart", name) and each.at < end_s + 1
+        ]
         return seconds, outages(seconds, restarts=known)
 
     # --- the board --------------------------------------------------------------------------------
@@ -180,11 +184,9 @@ class Feed:
             limited = follow.limited(at_s - elapsed_s + 1, at_s)
             windows = follow.windows(window_s, at_s, agos_s)
         counted_s = elapsed_s
-        if skip_limited and limited:
+        if skip_limited:
             counted_s -= len(limited)
-            windows[0], gone = windows[0].copy(), set(limited)
-            found = follow.parts(min(gone), max(gone))
-            windows[0].add([part for part in found if part.at_s in gone], -1)
+            windows[0] = self._without(limited, windows[0])
 
         # by row: where it stands now, a minute ago and five minutes ago
         now = figures(windows[0].counts, windows[0].histograms, counted_s)
@@ -242,6 +244,15 @@ class Feed:
             ended=follow.run.ended_at is not None,
             data_end_s=self.end_s,
         )
+
+    def _without(self, seconds: Sequence[int], totals: Totals) -> Totals:
+        """The same without what ended in these of its seconds."""
+        if not seconds:
+            return totals
+        found = self._follow.parts(min(seconds), max(seconds))
+        rest, gone = totals.copy(), set(seconds)
+        rest.add([part for part in found if part.at_s in gone], -1)
+        return rest
 
     def _ranked_rows(self, verdicts: Verdicts, *, honest: bool) -> list[int]:
         return [
@@ -320,25 +331,41 @@ class Feed:
             over = steps.over(self._seen_until(to_s))
             return heat(name, step_s, steps.times(over), steps.histograms(row, over)[:, E2E])
 
-    def density(self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None) -> Density:
+    def density(
+        self,
+        name: str,
+        *,
+        window_s: int = WINDOW_S,
+        at_s: int | None = None,
+        skip_limited: bool = False,
+    ) -> Density:
         """How one host's E2E spread over a window."""
         with self._read() as follow:
-            row = self._row_of(name)
-            totals = follow.totals(window_s, self._seen_until(at_s))
+            row, to_s = self._row_of(name), self._seen_until(at_s)
+            totals = follow.totals(window_s, to_s)
+            if skip_limited:
+                totals = self._without(follow.limited(to_s - window_s + 1, to_s), totals)
             return density(name, totals.histograms[row, E2E])
 
     def error_kinds(
-        self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None
+        self,
+        name: str,
+        *,
+        window_s: int = WINDOW_S,
+        at_s: int | None = None,
+        skip_limited: bool = False,
     ) -> dict[str, int]:
         """How often one host's requests failed in which way, the most frequent first."""
         with self._read() as follow:
             to_s = self._seen_until(at_s)
+            from_s = to_s - window_s + 1
             found = follow.reader.tallies(
-                self.run.id, name=name, kind="ranked", from_s=to_s - window_s + 1, to_s=to_s
+                self.run.id, name=name, kind="ranked", from_s=from_s, to_s=to_s
             )
+            left_out = set(follow.limited(from_s, to_s)) if skip_limited else ()
             kinds: Counter[str] = Counter()
             for tally in found:
-                for each in tally.error_kinds:
+                for each in () if tally.at_s in left_out else tally.error_kinds:
                     kinds[each.kind] += each.count
             return dict(kinds.most_common())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Literal, get_args
 
-from toolkit.records import MOST_ERRORS, Event, Verdict
+from toolkit.records import MOST_ERRORS, NOT_VALID, Event, Verdict
 from toolkit.safe_text import spreadsheet_cell
 
 RankBy = Literal[
@@ -149,6 +149,16 @@ def frozen_at_s(events: Iterable[Event]) -> int | None:
         elif event.kind == "freeze":
             at_s = floor(event.at) if at_s is None else min(at_s, floor(event.at))
     return at_s
+
+
+def why_not_valid(events: Iterable[Event]) -> str | None:
+    """Why a run's figures rank nobody, as its marks say; None: they may."""
+    for event in events:
+        begins, _, reason = event.text.partition(": ")
+        # the second is how it was written until 0.1
+        if event.kind == "mark" and begins in (NOT_VALID, "not neutral"):
+            return reason
+    return None
 
 
 def csv_of(board: Board, columns: Sequence[str]) -> str:

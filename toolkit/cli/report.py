@@ -176,7 +176,7 @@ def command(
         )
     if plan.get("non_neutral"):
         why = str(plan["non_neutral"]).replace("`", "")
-        notes.append(f"Not neutral: {why}; the load took CPU from what it measured.")
+        notes.append(f"Not valid for ranking: {why}; the load took CPU from what it measured.")
     if found.ended_at is None:
         notes.append("The run never said that it ended: it is still on, or was cut off.")
     if len(hosts) > 1:

@@ -182,7 +182,8 @@ def command_line(
         "--resume" if is_resumed else "--run": run,
         "--profile": plan.profile_word,
         **{option.name: getattr(plan, option.field) for option in LOAD_OPTIONS},
-        "--non-neutral": not_neutral,
+        # empty: it was looked for, and no host is on this machine
+        "--non-neutral": not_neutral or "",
         "--ca": ca,
         "--exit-code-on-error": 0,  # a host's failures are figures, not failures of the blast
     }

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from toolkit.store import Store
 
-MEET_EVERY_S = 0.25
 LIVE_EVERY_S = 2.0
 LINE_EVERY_S = 10.0
 STARTING = "The load is starting"
@@ -38,13 +37,6 @@ class StoredBlast:
         self._earlier = 0
         self._earlier = len(self._beginnings())
 
-    async def begun(self) -> float:
-        """Wait until the load has begun; when that was."""
-        while self.begun_at is None:
-            await asyncio.sleep(MEET_EVERY_S)
-            self.begun_at = next(iter(await asyncio.to_thread(self._beginnings)), None)
-        return self.begun_at
-
     def has_begun(self) -> bool:
         """Whether this load has; what a run that it resumes had before does not count."""
         return bool(self._beginnings())
@@ -61,6 +53,8 @@ class StoredBlast:
 
     def look(self) -> tuple[Board, float] | None:
         """The newest standings, and for how many seconds the load has been on; None: it is not on yet. Raises ToolkitError."""
+        if self.begun_at is None:
+            self.begun_at = next(iter(self._beginnings()), None)
         board = None if self.begun_at is None else self.board()
         if board is None or self.begun_at is None:
             return None

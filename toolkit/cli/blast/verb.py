@@ -29,14 +29,13 @@ from toolkit.cli.options import (
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on, words_for
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Sighting
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from toolkit.cli.blast.progress import StoredBlast
-    from toolkit.records import Host, LoaderSecond
+    from toolkit.records import Host, LoaderSecond, Sighting
     from toolkit.store import Store
 
 DEFAULT_PROFILE = "contest"
@@ -259,17 +258,10 @@ def command(
         stored = StoredBlast(store, run, window)
         progress = BlastProgress(plan.duration_s, plan.users)
 
-        async def mark() -> None:
-            begun_at = await stored.begun()
-            if not_neutral:
-                text = f"not neutral: {not_neutral}"
-                event = Event(run=run, at=begun_at, kind="mark", text=text)
-                await asyncio.to_thread(store.add_event, event)
-
         def scout() -> "Coroutine[Any, Any, None]":
             return _scout(found, keys, store, tls, every_s=scout_every, warn=progress.say)
 
-        besides = [mark, lambda: progress.watch(stored.look), *([] if no_scout else [scout])]
+        besides = [lambda: progress.watch(stored.look), *([] if no_scout else [scout])]
         many = f"each of {len(found):,} hosts" if len(found) > 1 else "one host"
         try:
             with hosts_file(found) as file, progress:
@@ -278,9 +270,7 @@ def command(
                     f"{counted(plan.users_per_host, 'user')} on {many}, {stopwatch(plan.duration_s)}"
                 )
                 if not_neutral:
-                    progress.say(
-                        f"Not neutral: {not_neutral}; the run is marked, and its figures rank nobody"
-                    )
+                    progress.say(f"Not valid for ranking: {not_neutral}; the run is marked as such")
                 words = command_line(
                     plan,
                     run=run,
@@ -400,8 +390,8 @@ def _show_end(
         strain = strain_of([second for _, second in store.loader_seconds(run)])
         if strain:
             click.echo(f"Warning: {strain}", err=True)
-        if not_neutral:
-            click.echo(f"Not neutral: {not_neutral}; these figures rank nobody", err=True)
+        if not_neutral and as_json:  # the board says so itself
+            click.echo(f"Not valid for ranking: {not_neutral}", err=True)
         board = command_on(database, "board", "--run", run)
         click.echo(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
     ended = store.run(run)

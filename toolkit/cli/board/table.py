@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
-from toolkit.board.standings import UNJUDGED, Board, Standing, reasons
+from toolkit.board.standings import UNJUDGED, Board, Standing, reasons, why_not_valid
 from toolkit.records import Event
 from toolkit.report.tables import Column, notes, screen, table_of
 from toolkit.units import DASH, clock, latency, per_second, percent, spoken, time_of_day
@@ -115,6 +115,8 @@ def picture(
     """The heading, the table, and what explains it: sentences, the last events of the window, the rules."""
     shown = (*board.standings, *board.left_out)
     parts: list[RenderableType] = [heading(board, now), Text(), board_table(board, console)]
+    if reason := why_not_valid(events):
+        parts.insert(1, Text(f"Not valid for ranking: {reason}", style="bold red"))
 
     # hosts of one sentence share a line
     below = list(notes((one.name, *each) for one in shown for each in _sentences(one)))

@@ -145,7 +145,6 @@ def command(
         (serve and as_json, "--serve is a page; leave --json out"),
         (serve and as_csv, "--serve is a page; leave --csv out"),
         (serve and everything, "--serve is a page; leave --all out"),
-        (serve and skip_limited, "--serve is a page; leave --skip-limited out"),
     ):
         if is_so:
             raise click.UsageError(message)
@@ -160,6 +159,7 @@ def command(
             # always, as the page's usual one is the run's own and the board's is not
             "window": f"{window_s}s",
             "honest": 1 if honest else None,
+            "skip_limited": 1 if skip_limited else None,
             "run": run_id,
             "t": at_s,
         }
