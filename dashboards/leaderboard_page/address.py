@@ -124,6 +124,7 @@ _REPLACED = {
     "run": ("run",),
 }
 """First key of a link -> what of the view it replaces; all else of it stays."""
+_BEGIN = re.compile(rf'href="\?({"|".join(_REPLACED)})='.encode())
 
 
 def link(**words: object) -> str:
@@ -145,13 +146,12 @@ def with_view(html: bytes, address: Address) -> bytes:
     if address.host is not None:
         opens, closes = f'href="{link(host=address.host)}"', f'href="{link(host="")}"'
         html = html.replace(opens.encode(), f'{closes} aria-current="true"'.encode())
-    view = query(address)
+    view, begins = query(address), {}
     for first, replaced in _REPLACED.items():
         rest = {key: value for key, value in view.items() if key not in replaced}
-        if rest:
-            kept = escape(urlencode(rest, errors="replace"))
-            html = html.replace(f'href="?{first}='.encode(), f'href="?{kept}&amp;{first}='.encode())
-    return html
+        kept = escape(urlencode(rest, errors="replace"))
+        begins[first.encode()] = f'href="?{kept}{"&amp;" if rest else ""}{first}='.encode()
+    return _BEGIN.sub(lambda found: begins[found[1]], html)
 
 
 def _one_of(word: str | None, words: tuple[str, ...]) -> str | None:

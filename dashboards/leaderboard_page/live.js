@@ -177,6 +177,6 @@ export default function ({ data, parentElement }) {
   if (panel) {
     isAwaited = false;
     panel.focus({ preventScroll: true });
-    panel.closest(".st-key-panel")?.scrollTo(0, 0);
+    panel.closest(".st-key-beside")?.scrollTo(0, 0);
   }
 }

@@ -91,7 +91,7 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
         controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
-    with st.container(key="panel"):
+    with st.container(key="beside"):
         if address.host in names or address.event is not None:
             every(SLOW_S, draw, source, address, "panel")
     every(SLOW_S, draw, source, address, "slow")

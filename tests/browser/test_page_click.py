@@ -167,7 +167,7 @@ def test_the_panel_stands_beside_the_table_and_covers_nothing_of_it(
     expect(panel(tab).locator("svg").first).to_be_visible()
     until(
         tab,
-        lambda: [one.bounding_box() for one in (board(tab), tab.page.locator(".st-key-panel"))],
+        lambda: [one.bounding_box() for one in (board(tab), tab.page.locator(".st-key-beside"))],
         lambda told: bool(
             told[0]
             and told[1]
@@ -187,7 +187,7 @@ def test_on_a_phone_the_panel_takes_the_screen_until_it_is_closed(
 ) -> None:
     tab = open_tab(f"{cast.url}/?host=memory", width=390, height=844)
     expect(panel(tab)).to_be_visible()
-    box = tab.page.locator(".st-key-panel").bounding_box()
+    box = tab.page.locator(".st-key-beside").bounding_box()
     assert box is not None
     assert (box["x"], box["width"]) == (0, 390)
     panel(tab).get_by_role("link", name="Close").click()

@@ -67,7 +67,7 @@ def test_what_a_run_does_not_say_is_unknown(plan: dict[str, Any], key: str, text
 
 def test_limited_seconds_count_or_not_and_a_switch_says_which() -> None:
     counted = drawn(limited_s=45).one("li", class_="limited")
-    assert counted.one(class_="value").text == "45 s of 15 min (5.0 %) , counted Leave them out"
+    assert counted.one(class_="value").text == "45 s of 15 min (5.0 %), counted Leave them out"
     switch = counted.one("a", role="switch")
     assert (switch["href"], switch["aria-checked"]) == ("?skip_limited=1", "false")
     skipped = drawn(limited_s=45, skip_limited=True).one("li", class_="limited")
