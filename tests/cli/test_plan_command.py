@@ -65,6 +65,69 @@ def test_the_table_compares_and_the_flags_have_reasons() -> None:
     assert "requests/s" not in text.split("Flags")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            QWEN,
+            (
+                "vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 768 --max-num-seqs 512 "
+                "--max-num-batched-tokens 32768 --gpu-memory-utilization 0.95"
+            ),
+        ),
+        # as it was named, and what the user set
+        (
+            (*QWEN, "--no-prefix-caching", "--max-num-seqs", "8", "-tp", "2"),
+            (
+                "vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 768 --max-num-seqs 8 "
+                "--max-num-batched-tokens 4000 --gpu-memory-utilization 0.95 "
+                "--tensor-parallel-size 2 --no-enable-prefix-caching"
+            ),
+        ),
+        # 14.2 GiB of bf16 do not fit into 12: fp8 is made while loading
+        (
+            ("unsloth/Qwen2.5-7B-Instruct", "--gpu", "12GiB"),
+            "vllm serve unsloth/Qwen2.5-7B-Instruct --max-model-len 768 ",
+        ),
+        # of AWQ there is another checkpoint
+        (
+            (*QWEN, "--quantization", "awq"),
+            "vllm serve Qwen/Qwen2.5-7B-Instruct-AWQ --max-model-len 768 ",
+        ),
+        (
+            ("Qwen3-8B-AWQ", "--gpu", "24GiB"),
+            "vllm serve Qwen/Qwen3-8B-AWQ --max-model-len 768 ",
+        ),
+        (
+            ("llama-70b", "--gpu", "a100-80gb", "-tp", "4", "--quantization", "gptq-int4"),
+            "vllm serve meta-llama/Llama-3.3-70B-Instruct-GPTQ-Int4 --max-model-len 768 ",
+        ),
+    ],
+)
+def test_a_plan_ends_with_a_line_that_serves_the_first_row_that_fits(
+    words: tuple[str, ...], line: str
+) -> None:
+    lengths = ("--prompt-tokens", "500", "--output-tokens", "50")
+    last = toolkit("plan", *words, *lengths).stdout.splitlines()[-1]
+    assert last.startswith(line)
+    told = next(one for one in objects(*words, *lengths) if one["fits"])
+    assert told["serve"] == last
+    assert last.split()[3::2][: len(told["flags"])] == [f"--{flag}" for flag in told["flags"]]
+
+
+def test_a_folders_line_names_the_folder_and_what_does_not_fit_has_none(tmp_path: Path) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    for word in (folder, folder / "config.json"):
+        assert (
+            toolkit("plan", str(word), "--gpu", "80GiB")
+            .stdout.splitlines()[-1]
+            .startswith(f"vllm serve '{folder}' --max-model-len ")
+        )
+    assert "vllm serve" not in said("qwen2.5-72b", "--gpu", "24GiB")
+
+
 EXAMPLE = (
     *("example-27b", "--gpu", "80GB", "--overhead", "6GB", "--gpu-memory-utilization", "1.0"),
     *("--seconds-per-request", "5s", "--target-rps", "10", "--quantization", "bf16"),

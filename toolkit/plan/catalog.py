@@ -71,7 +71,17 @@ def model_of(word: str) -> KnownModel:
     if stored is not None and shape.quantization is None:
         shape = replace(shape, quantization=as_stored(shape, stored))
     notes = (entry["note"],) if "note" in entry else ()
-    return KnownModel(shape=shape, on_disk=entry.get("weight_bytes"), notes=notes)
+    # `qwen2.5-7b` is served as Qwen/Qwen2.5-7B-Instruct, which chats; `llama-70b` is a nickname, no model's name
+    spelled = next((each for each in entry.get("aliases", ()) if plain(each) == plain(word)), name)
+    if plain(name).startswith(plain(word)) or (spelled.islower() and not name.islower()):
+        spelled = name
+    served = "/".join(filter(None, (entry.get("owner"), spelled)))
+    return KnownModel(
+        shape=shape,
+        served=word if "/" in word else served,
+        on_disk=entry.get("weight_bytes"),
+        notes=notes,
+    )
 
 
 def served_model(name: str) -> KnownModel | None:

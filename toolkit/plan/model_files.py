@@ -33,6 +33,8 @@ class KnownModel:
     """A model whose config is known, before its weights are read."""
 
     shape: Shape
+    served: str
+    """What `vllm serve` takes: a name at Hugging Face, or a directory."""
     on_disk: int | None = None
     """Bytes of all its tensors but those for multi-token prediction; None: no weights are here to be measured."""
     notes: tuple[str, ...] = ()
@@ -41,7 +43,8 @@ class KnownModel:
 def read_model(path: Path) -> KnownModel:
     """Read a config.json, or a directory that holds one and perhaps the weights. Raises ToolkitError."""
     if not path.is_dir():
-        return KnownModel(shape=shape_of(_json(path), _name(path.parent, path.stem)))
+        shape = shape_of(_json(path), _name(path.parent, path.stem))
+        return KnownModel(shape=shape, served=str(path.parent))
     config = dict(_json(path / CONFIG))
     if "quantization_config" not in config:
         beside = next((path / one for one in QUANTIZED if (path / one).is_file()), None)
@@ -55,13 +58,13 @@ def read_model(path: Path) -> KnownModel:
     files, notes = _weight_files(path)
     if not files:
         notes.append("no safetensors in the directory: weights are counted from the config")
-        return KnownModel(shape=shape, notes=tuple(notes))
+        return KnownModel(shape=shape, served=str(path), notes=tuple(notes))
     drafts: tuple[str, ...] = DRAFTS
     if config.get("num_nextn_predict_layers"):
         drafts = (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
     tensors = (tensor for file in files for tensor in _tensors(file))
     size = sum(size for name, size in tensors if not name.startswith(drafts))
-    return KnownModel(shape=shape, on_disk=size, notes=tuple(notes))
+    return KnownModel(shape=shape, served=str(path), on_disk=size, notes=tuple(notes))
 
 
 def _name(folder: Path, otherwise: str) -> str:

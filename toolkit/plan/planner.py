@@ -6,6 +6,7 @@ says what would make it fit.
 """
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,9 @@ MORE_GPUS = (2, 4, 8)
 FP8 = "fp8"
 WORTH = 1.1
 """Times as many requests from which on a hint is worth a line: hybrids' states are not made smaller."""
+
+CHECKPOINTS = {"gptq-int4": "GPTQ-Int4", "gptq-int8": "GPTQ-Int8"}
+"""How the owners of models end the names of such checkpoints; of the others it is the quantization in capitals: `-AWQ`."""
 
 ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
@@ -399,6 +403,20 @@ def ways_out(one: Plan, asked: PlanQuestion) -> tuple[str, ...]:
 def best(plans: Sequence[Plan]) -> Plan:
     """The one to advise for: the first that fits, as weights lose least there; else the first."""
     return next((one for one in plans if one.fits), plans[0])
+
+
+def serve_command(found: Plan, asked: PlanQuestion, served: str) -> str | None:
+    """The line that starts vLLM as planned, `served` being the model's name or directory; None: it does not fit."""
+    if not found.fits:
+        return None
+    is_own = found.quantization == as_stored(asked.shape, None).name
+    if not is_own and found.quantization not in ("bf16", "fp16", found.flags.get("quantization")):
+        end = CHECKPOINTS.get(found.quantization, found.quantization.upper())
+        served = f"{served}-{end}"
+    words = [word for flag in found.advice for word in (f"--{flag.flag}", flag.value)]
+    if not asked.settings.prefix_caching:
+        words.append("--no-enable-prefix-caching")
+    return shlex.join(["vllm", "serve", served, *words])
 
 
 def gains(plans: Sequence[Plan]) -> str | None:

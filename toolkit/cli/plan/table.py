@@ -92,6 +92,8 @@ class PlanAnswer:
     headroom: Headroom | None = None
     checkup: Checkup | None = None
     deviation: Deviation | None = None
+    serve: str | None = None
+    """The command that starts vLLM so; None: it does not fit."""
 
 
 def print_plans(
@@ -172,6 +174,11 @@ def print_plans(
         for note in () if other.fits else other.notes:
             if other is not chosen and note not in chosen.notes:
                 say(f"- {other.quantization}: {note}", then="  ")
+
+    if answer.serve is not None:
+        title(f"Serve it in {chosen.quantization}")
+        # whole, however long: folded it could not be pasted
+        console.print(Text(answer.serve), soft_wrap=True)
 
 
 def _memory_lines(one: Plan, *, graphs_counted: bool) -> Iterator[str]:
@@ -284,7 +291,7 @@ def _host_lines(answers: Sequence[PlanAnswer], name: str) -> Iterator[str]:
 
 def print_row(**known: object) -> None:
     """One JSON object with the keys of a plan and of what stands beside one; what only a GPU and a model say is null."""
-    beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
+    beside = ("costs", "chain", "headroom", "checkup", "deviation", "serve", "host")
     row: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
     print_json(row | {"flags": {}, "advice": []} | known)
 

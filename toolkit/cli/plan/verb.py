@@ -273,7 +273,7 @@ def command(
     from toolkit.plan.catalog import gpu_of, model_of, served_model
     from toolkit.plan.checkup import compared
     from toolkit.plan.engine import NEWEST, EngineSettings, PlanQuestion, version_of
-    from toolkit.plan.planner import side_by_side
+    from toolkit.plan.planner import serve_command, side_by_side
     from toolkit.plan.weights import as_stored
 
     version = NEWEST if vllm is None else version_of(vllm)
@@ -332,7 +332,10 @@ def command(
     )
     answers = []
     for plan in side_by_side(asked, quantization):
-        one = PlanAnswer(plan=replace(plan, notes=(*plan.notes, *known.notes)))
+        one = PlanAnswer(
+            plan=replace(plan, notes=(*plan.notes, *known.notes)),
+            serve=serve_command(plan, asked, known.served),
+        )
         if gpu_hour is not None:
             one.cost = cost(
                 gpu_hour,
