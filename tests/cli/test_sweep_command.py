@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
+from toolkit.cli.places import PACKAGE
 from toolkit.records import Run
 from toolkit.store import Store
 from toolkit.tuning.sweep import Sweep
@@ -205,10 +207,58 @@ model = "somebody/something"
     assert "too little for max-model-len 524,288" in skipped["half a million"]
 
 
-def test_a_real_model_s_dry_run_shows_the_flags_as_vllm_has_them() -> None:
+def test_a_real_model_s_dry_run_shows_the_flags_as_serve_takes_them() -> None:
     result = run("prefix-caching", "--dry-run")
-    assert "--no-enable-prefix-caching" in result.stdout
+    assert "--set enable-prefix-caching=false" in result.stdout
     assert "starts whose length nobody knows yet" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (PACKAGE / "catalog" / "sweeps").glob("*.toml"))
+)
+@pytest.mark.parametrize("how", [(), ("--sim",)])
+def test_each_command_of_a_dry_run_is_taken_by_the_verb_that_it_names(
+    name: str, how: tuple[str, ...]
+) -> None:
+    shown = run(name, *how, "--dry-run")
+    if shown.exit_code:  # a recipe without a stand-in, or without a model
+        assert "names neither" in shown.stderr or "names no simulated" in shown.stderr
+        return
+    told = [
+        json.loads(line)["command"]
+        for line in run(name, *how, "--dry-run", "--json").stdout.splitlines()
+    ]
+    printed = [line[2:] for line in shown.stdout.splitlines() if line.startswith("  ")]
+    assert printed == told
+    for command in told:
+        program, *words = shlex.split(command)
+        assert program == "toolkit"
+        more = ["--for", "1ms", "--port", "0"] if words[0] == "sim" else ["--check", "--port", "0"]
+        taken = CliRunner().invoke(main, [*words, *more])
+        assert taken.exit_code == 0, f"{command}: {taken.output}"
+
+
+def test_a_command_is_quoted_and_has_the_engines_variables_before_it() -> None:
+    text = """
+[base]
+model = "my model"
+env = { VLLM_LOGGING_LEVEL = "a b" }
+served_name = "x"
+gpus = "0,1"
+[[configurations]]
+name = "one"
+flags = { compilation-config = { mode = 3 }, enforce-eager = true }
+[[configurations]]
+name = "theirs"
+url = "http://127.0.0.1:9"
+"""
+    Path("a.toml").write_text(text)
+    shown = run("a.toml", "--dry-run").stdout
+    assert (
+        "  VLLM_LOGGING_LEVEL='a b' toolkit serve 'my model' --served-model-name x --gpus 0,1 "
+        "--set 'compilation-config={\"mode\": 3}' --set enforce-eager=true\n"
+    ) in shown
+    assert "  served at http://127.0.0.1:9\n" in shown
 
 
 # --- a real one ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """How `toolkit sweep` shows what it found, and what it would do: tables for people, or JSON lines."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -94,6 +95,7 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
                     "lever": one.lever,
                     "value": one.value,
                     "served_by": one.serving.kind(sim=sim),
+                    "command": _command(one, sim=sim),
                     "skipped": impossible(one),
                     "serving": asdict(one.serving),
                 }
@@ -103,18 +105,18 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
     console = screen()
     if plan.summary:
         console.print(Text(plan.summary))
-    columns = [
-        Column(title="configuration"),
-        Column(title="served by", widest=110),
-        Column(title="skipped, as"),
-    ]
     for number, stage in enumerate(stages):
         if number and plan.configurations:
             console.print(
                 f"\nThen around the best of them ({stages[0][0].name} stands for it here):"
             )
-        rows = [[one.name, _served_by(one, sim=sim), impossible(one) or ""] for one in stage]
-        console.table(columns, rows)
+        for one in stage:
+            reason = impossible(one)
+            skipped = f"  skipped: {reason}" if reason else ""
+            console.print(Text.assemble("\n", (one.name, "bold"), skipped))
+            # whole, however long: folded it could not be pasted
+            command = _command(one, sim=sim) or f"served at {one.serving.url}"
+            console.print(Text(f"  {command}"), soft_wrap=True)
 
     load = plan.load
     lines = [
@@ -135,23 +137,32 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
             f"That is {span(count * load.duration_s)} of load, and {count} starts whose length nobody knows yet: "
             'say it in the file, e.g., `start = "3m"` below [load].'
         )
+    if any(one.serving.kind(sim=sim) == "serve" for stage in stages for one in stage):
+        lines.append(
+            "Each command by itself serves behind the proxy; the sweep serves without it, as its cache would answer for all alike."
+        )
     lines.append(f"Look at: {', '.join(metric(name).title for name in plan.look_at)}.")
     for line in lines:
         console.print(Text(line))
 
 
-def _served_by(one: Configuration, *, sim: bool) -> str:
-    """The command that would serve it, or where it is served."""
+def _command(one: Configuration, *, sim: bool) -> str | None:
+    """The command that serves it, to be pasted; None: somebody else serves it."""
     serving, kind = one.serving, one.serving.kind(sim=sim)
     if kind == "url":
-        return serving.url or ""
+        return None
     if kind == "sim":
-        words = ["toolkit sim serve --personality", serving.sim or ""]
-        return " ".join([*words, *(f"{name}={value}" for name, value in serving.settings)])
-    words = ["toolkit serve", serving.model or "--tiny"]
-    for name, value in serving.flags:
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
-        else:
-            words.append(f"--{name} {value}")
-    return " ".join(words)
+        words = ["toolkit", "sim", "serve", "--personality", serving.sim or ""]
+        pairs: Sequence[tuple[str, str | bool]] = serving.settings
+    else:
+        words = ["toolkit", "serve", serving.model or "--tiny"]
+        for name in ("served_name", "gpus", "vllm"):
+            if (value := getattr(serving, name)) is not None:
+                option = "served-model-name" if name == "served_name" else name
+                words += [f"--{option}", value]
+        pairs = serving.flags
+    for name, value in pairs:
+        text = str(value).lower() if isinstance(value, bool) else value
+        words += ["--set", f"{name}={text}"]
+    before = [f"{name}={shlex.quote(value)}" for name, value in serving.env if kind == "serve"]
+    return " ".join([*before, shlex.join(words)])
