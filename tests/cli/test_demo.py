@@ -78,6 +78,8 @@ def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path
     told = done.stdout
     commands = re.findall(r"^   \$ toolkit (\w+) hosts\.txt", told, re.MULTILINE)
     assert commands == ["scout", "bench", "blast"]
+    # of a file that is gone at the end nobody is told that it is kept
+    assert "Kept in" not in told + done.stderr
     told = told.partition("What it means:")[2]
     # the cast's truth: a host that sends one token, one that remembers, one that fell for 2 s
     truths = {"erin": "cuts its answers short", "dave": "answers from a response cache"}

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,11 +200,13 @@ def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: 
     _headline(
         f"\n3. Blast all of them for {seconds} s; after {fall_at_s:.0f} s {SWITCHER} restarts with another model."
     )
-    click.echo("   (--non-neutral: load and hosts share this machine here; yours should not)")
+    click.echo(
+        "   (--non-neutral: here the load generator is on the same machine as the hosts; yours should not be)"
+    )
     words = ["blast", HOSTS, "--duration", f"{seconds}s", "--window", f"{seconds // 2}s"]
     words += ["--users", str(USERS_PER_HOST * hosts), "--canaries", str(CANARY_PERCENT)]
     words += ["--scout-every", SCOUT_EVERY, "--non-neutral"]
-    with _begun(folder, *words) as process:
+    with _begun(folder, *words, unseen=["--is-demo"]) as process:
         began: float | None = None
         """By the blast's own clock."""
         has_fallen = False
@@ -231,12 +233,14 @@ def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: 
 
 
 @contextlib.contextmanager
-def _begun(folder: Path, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
+def _begun(
+    folder: Path, *words: str, unseen: Sequence[str] = ()
+) -> "Iterator[subprocess.Popen[bytes]]":
     """Show a command of the toolkit and start it in the folder; what it prints is its own. Raises ToolkitError unless it works."""
     from toolkit.cli.children import TOOLKIT, command
 
     click.echo(f"   $ toolkit {' '.join(words)}\n")
-    with command([*TOOLKIT, *words], folder) as process:
+    with command([*TOOLKIT, *words, *unseen], folder) as process:
         yield process
     if process.returncode == INTERRUPTED:
         raise KeyboardInterrupt

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     import ssl
 
 OPEN_FILES = 65_536
+HOSTS_FILE = "hosts.txt"
+NO_HOSTS = (
+    f"{EXAMPLE}; `data/hosts.example.txt` is an example. To practise without servers: "
+    "`toolkit sim fleet > hosts.txt &`"
+)
+"""Where nobody names a host and there is no hosts file."""
 
 
 def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":
@@ -60,12 +66,13 @@ def hosts_from(words: Sequence[str]) -> list[Host]:
     Without words: the file that TOOLKIT_HOSTS names, else `hosts.txt`.
     """
     hosts: list[Host] = []
-    for word in words or (os.environ.get("TOOLKIT_HOSTS") or "hosts.txt",):
+    hint = EXAMPLE if words else NO_HOSTS
+    for word in words or (os.environ.get("TOOLKIT_HOSTS") or HOSTS_FILE,):
         if looks_like_url(word):
             hosts.append(one_host(word))
         else:
             name = "standard input" if word == "-" else word
-            hosts += read_hosts(text_of(word, EXAMPLE), name)
+            hosts += read_hosts(text_of(word, hint), name)
     for kind in ("name", "url"):
         ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)
         if times > 1:

@@ -282,8 +282,7 @@ def _presence(needs: Needs, found: Gpus, engine: InstalledVllm | None) -> Check:
     if engine is not None and engine.version and engine.cuda is None and not engine.error:
         why = f"no GPU ({error}); this vLLM was built for the CPU and serves there, slowly"
         return warn("gpu", why)
-    why = f"no GPU ({error}), and a CPU serves far too slowly; practise with the simulator"
-    return fail("gpu", why, "toolkit serve --sim gptq-int4")
+    return fail("gpu", f"no GPU ({error}), and a CPU serves far too slowly")
 
 
 def _smi(gpu: NvmlGpu, words: str) -> str:
