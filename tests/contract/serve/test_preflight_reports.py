@@ -171,12 +171,12 @@ def test_weights_are_shared_by_gpus_and_sent_to_the_planner_where_they_are_too_l
     assert found["gpu_0_memory"]["status"] == "ok"
 
 
-def test_without_a_gpu_the_way_out_is_a_command_that_the_toolkit_knows(tmp_path: Path) -> None:
+def test_without_a_gpu_no_command_is_said_to_mend_it(tmp_path: Path) -> None:
     nothing = dict(os.environ) | {"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
     found = preflight(env=nothing)["gpu"]
     assert found["status"] == "fail"
     # with NVIDIA's hardware on the bus the way out is a driver's
-    assert found["fix"] == "toolkit serve --sim gptq-int4" or "on the PCI bus" in found["why"]
+    assert found["fix"] is None or "on the PCI bus" in found["why"]
     assert preflight("--sim", env=nothing)["gpu"]["status"] == "ok"
 
 
