@@ -26,15 +26,16 @@ from geventhttpclient._parser import HTTPParseError, HTTPResponseParser
 
 from toolkit.bench.client import (
     AFTER_DONE_S,
-    CHAT,
     CONNECT_TIMEOUT_S,
     CROSSING_S,
     LEAST_IDLE_S,
 )
 from toolkit.bench.connections import IDLE_S
 from toolkit.bench.faults import hidden, line, reason
+from toolkit.bench.plan import CHAT, EMBEDDINGS
 from toolkit.bench.request_record import Failure, Response
 from toolkit.protocol.completion import Completion
+from toolkit.protocol.embeddings import Embeddings
 from toolkit.records import Host
 from toolkit.scout.problems import tls_problem
 
@@ -94,15 +95,17 @@ class HostAddress:
             f"Host: {url.netloc}\r\nUser-Agent: llm-serving-toolkit\r\nAccept: */*\r\n"
             "Accept-Encoding: identity\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
         )
-        self._chat = (
-            self._head("POST", CHAT) + b"Content-Type: application/json\r\nContent-Length: "
-        )
+        self._posts: dict[str, bytes] = {}
         self._addresses: list[tuple[int, Any]] = []
         self._lookups: gevent.threadpool.ThreadPool | None = None
 
-    def chat(self, body: bytes) -> bytes:
-        """A whole chat request."""
-        return b"%b%d\r\n\r\n%b" % (self._chat, len(body), body)
+    def post(self, path: str, body: bytes) -> bytes:
+        """A whole request with a JSON body."""
+        head = self._posts.get(path)
+        if head is None:
+            head = self._head("POST", path) + b"Content-Type: application/json\r\nContent-Length: "
+            self._posts[path] = head
+        return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
     def addresses(self) -> list[tuple[int, Any]]:
         """Family and address of each, looked up once. Raises OSError.
@@ -142,19 +145,23 @@ class HostAddress:
         except (OSError, ValueError) as error:
             raise _NoConnectionError from error
 
-    def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
-        """Status and body of a small page, over a connection of its own, or why there is none."""
+    def page(
+        self, path: str, timeout_s: float, body: bytes | None = None
+    ) -> tuple[int, bytes] | Failure:
+        """Status and body of a small page, over a connection of its own, or why there is none; a `body` is posted."""
+        method = "GET" if body is None else "POST"
+        request = self._head("GET", path) + b"\r\n" if body is None else self.post(path, body)
         try:
             with gevent.Timeout(timeout_s), closing(self.connect()) as sock:
-                sock.sendall(self._head("GET", path) + b"\r\n")
-                answer = http.client.HTTPResponse(sock, method="GET")
+                sock.sendall(request)
+                answer = http.client.HTTPResponse(sock, method=method)
                 answer.begin()
-                body = answer.read(MOST_PAGE_BYTES + 1)
-                if len(body) > MOST_PAGE_BYTES:
+                found = answer.read(MOST_PAGE_BYTES + 1)
+                if len(found) > MOST_PAGE_BYTES:
                     raise ValueError("the page does not end")
                 if answer.length:
                     raise _ClosedError
-                return answer.status, body
+                return answer.status, found
         except (http.client.IncompleteRead, http.client.RemoteDisconnected):
             return _failure(_ClosedError(), timeout_s, self.key)
         except (*FAULTS, http.client.HTTPException) as error:
@@ -165,10 +172,11 @@ class HostAddress:
 
 
 class _Reply(HTTPResponseParser):  # type: ignore[misc]
-    """One HTTP answer to a chat. The methods with `_on_` are the parser's; it calls them while it is fed."""
+    """One HTTP answer. The methods with `_on_` are the parser's; it calls them while it is fed."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: type[Completion]) -> None:
         super().__init__()
+        self._reads = reads
         self.status: int | None = None
         self.cache_status: str | None = None
         self.reader: Completion | None = None
@@ -200,7 +208,7 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
             data = b"".join(self._parts)
             self._parts.clear()
             if self.reader is None:
-                self.reader = Completion(status=self.status or 0, content_type=self._content_type)
+                self.reader = self._reads(status=self.status or 0, content_type=self._content_type)
             if data:
                 self.reader.feed(data, at)
         elif self.bytes > MOST_HEAD_BYTES:
@@ -286,14 +294,17 @@ class LoadConnection:
         self._pending: Any = None
         self._used_s = 0.0
 
-    def chat(self, body: bytes, until_s: float, timeout_s: float) -> TimedRequest:
-        """Send a chat request and read its answer, until a moment; whatever fails is returned, not raised.
+    def ask(
+        self, body: bytes, until_s: float, timeout_s: float, endpoint: str = CHAT
+    ) -> TimedRequest:
+        """Send a request and read its answer, until a moment; whatever fails is returned, not raised.
 
         `timeout_s` is what the sentence about a late answer names.
         """
-        key, request = self._address.key, self._address.chat(body)
+        key, request = self._address.key, self._address.post(endpoint, body)
+        reads = Embeddings if endpoint == EMBEDDINGS else Completion
         sent_s = time.monotonic()
-        reply, failure = _Reply(), None
+        reply, failure = _Reply(reads), None
         timer = gevent.Timeout.start_new(max(0.0, until_s - sent_s))
         try:
             idle_s = self._connect()
@@ -307,7 +318,7 @@ class LoadConnection:
                     raise
                 self.close()
                 self._connect()
-                reply = _Reply()
+                reply = _Reply(reads)
                 self._send_and_read(request, reply)
         except FAULTS as error:
             failure = _failure(error, timeout_s, key)

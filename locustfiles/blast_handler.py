@@ -9,16 +9,18 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gevent
+import orjson
 from blast_connection import HostAddress, LoadConnection, TimedRequest
 from gevent.lock import BoundedSemaphore
 from locust import FastHttpUser, task
 from locust.exception import StopUser
 
-from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models
+from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models, tokenize_body, tokenized
 from toolkit.bench.faults import hidden, without_key
 from toolkit.bench.host_runner import LONGEST_PAUSE_S, PAUSE_S
+from toolkit.bench.random_prompts import INEXACT, Words, calibration, read_lengths
 from toolkit.bench.request_record import Failure, RequestContext, request_record
-from toolkit.bench.requests import PlannedRequest, choose_model
+from toolkit.bench.requests import PlannedRequest, choose_model, request_body
 from toolkit.blast.pacing import HostPace
 from toolkit.blast.script import Caller, CanarySampling, HostScript, Order
 from toolkit.protocol.completion import Answer
@@ -37,6 +39,17 @@ OVERDUE_S = 1.0
 """A planned request that is so late, when nobody will send it any more, found all users busy: it counts against its host."""
 SLOTS_OF_A_START = 10**9
 """Canaries' slots of one worker and start do not overlap with another's."""
+FAULT_WORDS = {
+    "connect": "connection error",
+    "tls": "TLS error",
+    "cut": "broken answer",
+    "no_finish": "unfinished answer",
+    "stream_error": "error inside a stream",
+    "garbage": "unreadable answer",
+    "too_large": "oversized answer",
+    "not_sent": "unsent request",
+}
+"""What a kind of error is called in a sentence; others are plain enough: `timeout`, `http_500`."""
 PAUSED_POLL_S = 0.05
 """How often a user looks whether it may send, while the worker lets nobody."""
 
@@ -246,6 +259,11 @@ class HostHandler:
         chosen = choose_model(served, listed=self.host.model, wanted=plan.model)
         # what is not listed is asked for all the same: the host's own refusal is what counts then
         model = chosen.model or plan.model or self.host.model
+        words = None
+        if model is not None and model != self._model and plan.input_len:
+            words = self._learn_words(model, plan.input_len)
+            if words is None:
+                return
         if model is not None and model != self._model:
             self._model = model
             start = plan.resumptions * 100 + self._scripts
@@ -258,6 +276,10 @@ class HostHandler:
                 canary_share=plan.canary_share,
                 stream_share=plan.stream_share,
                 max_tokens=plan.max_tokens,
+                endpoint=plan.endpoint,
+                input_len=plan.input_len,
+                output_len=plan.output_len,
+                words=words,
                 first_slot=(self.run.number * 100_000 + start) * SLOTS_OF_A_START,
             )
         elif isinstance(page, Failure):
@@ -267,13 +289,51 @@ class HostHandler:
             error = f"`/v1/models` answered {page[0]} and lists no model"
             self._fault = Failure(kind=kind, error=error)
 
+    def _learn_words(self, model: str, input_len: str) -> Words | None:
+        """What prompts of the wanted lengths are made of here; None: there can be none, and `_fault` says why."""
+        lengths = read_lengths(input_len)
+        assert lengths is not None, "the plan was checked"
+        steps = calibration((lengths.least, lengths.most))
+        try:
+            text = next(steps)
+            while True:
+                text = steps.send(self._prompt_tokens(model, text))
+        except StopIteration as end:
+            words: Words = end.value
+        except PageError:
+            words = Words()
+        if refusal := words.refusal(lengths):
+            self._fault = Failure(kind="not_sent", error=refusal)
+            return None
+        if not words.is_exact:
+            self.run.say(f"Warning: {self.host.name}: {INEXACT}")
+        return words
+
+    def _prompt_tokens(self, model: str, text: str) -> int:
+        """How many tokens a prompt that says this has here: as `/tokenize` counts, else as `usage` tells. Raises PageError."""
+        said, endpoint = ({"role": "user", "content": text},), self.plan.endpoint
+        body = tokenize_body(model, said, endpoint)
+        page = self._address.page("/tokenize", PAGE_TIMEOUT_S, body)
+        count = None if isinstance(page, Failure) else tokenized(*page)
+        if count is None:
+            asked = request_body(model, said, False, 1, None, endpoint=endpoint)
+            wait_s = self.plan.request_timeout_s
+            timed = LoadConnection(self._address).ask(
+                orjson.dumps(asked), time.monotonic() + wait_s, wait_s, endpoint
+            )
+            answer = timed.response.answer
+            count = answer.prompt_tokens if answer and answer.ok else None
+        if count is None:
+            raise PageError("neither `/tokenize` nor `usage` counts the tokens of a prompt")
+        return count
+
     # --- what came of it -----------------------------------------------------------------------------
 
     def _send(self, order: Order, connection: LoadConnection, planned_s: float) -> Answer | None:
         """Send one request, count what came of it, and return its answer if it is ok."""
         plan = self.plan
-        timed = connection.chat(
-            order.body, planned_s + plan.request_timeout_s, plan.request_timeout_s
+        timed = connection.ask(
+            order.body, planned_s + plan.request_timeout_s, plan.request_timeout_s, plan.endpoint
         )
         start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
         fault = timed.response.failure
@@ -326,7 +386,9 @@ class HostHandler:
         if fault.kind not in self._shown_faults:
             self._shown_faults.add(fault.kind)
             error = hidden(fault.error, self._address.key)
-            self.run.say(f"{self.host.name}: the first `{fault.kind}`: {error}")
+            self.run.say(
+                f"{self.host.name}: first {FAULT_WORDS.get(fault.kind, fault.kind)}: {error}"
+            )
         self._show_locust(max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
 
     def _show_locust(self, took_ms: float, size: int, error: Exception | None) -> None:

@@ -1,5 +1,6 @@
 """Profiles: what a file of prompts means, what it says of a blast's load, what a bad one says, and that the catalog's own are good."""
 
+import base64
 import re
 import tomllib
 from importlib import resources
@@ -92,14 +93,73 @@ def test_jsonl_is_a_request_body_or_a_prompt_a_line() -> None:
         "",
         '{"prompt": "Go on: 1, 2,", "max_completion_tokens": 8, "max_tokens": null}',
         '{"prompt": "one\u2028prompt"}',  # a bare U+2028 is no end of a line
+        '{"input": ["to embed"], "output_tokens": 5}',
     )
     profile = read_profile("\n".join(lines), "mine", "jsonl")
+    # who leaves `stream` out beside those that have it means false
     assert profile.prompts == (
-        Prompt(name="line-1", messages=user("Hi"), max_tokens=32),
-        Prompt(name="line-3", messages=user("Go on: 1, 2,"), max_tokens=8),
-        Prompt(name="line-4", messages=user("one\u2028prompt")),
+        Prompt(name="line-1", messages=user("Hi"), max_tokens=32, stream=True),
+        Prompt(name="line-3", messages=user("Go on: 1, 2,"), max_tokens=8, stream=False),
+        Prompt(name="line-4", messages=user("one\u2028prompt"), stream=False),
+        Prompt(name="line-5", messages=user("to embed"), max_tokens=5, stream=False),
     )
-    assert profile.left_out == ()
+    assert profile.notes == ()
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def test_a_recorded_body_is_kept_whole_wherever_a_line_has_it() -> None:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": TOOLS,
+        "response_format": {"type": "json_object"},
+        "temperature": 0.5,
+        "max_tokens": 9,
+    }
+    text = orjson.dumps(body).decode()
+    captured = {"ts": 1.5, "method": "POST", "path": "/v1/chat/completions"}
+    rows = [
+        body,
+        captured | {"body": text},
+        captured | {"body_base64": base64.b64encode(text.encode()).decode()},
+        {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body},
+        # what a capture also saw, and its last line
+        {"ts": 2.0, "method": "GET", "path": "/v1/models"},
+        {"summary": {"requests": 4}},
+    ]
+    lines = "\n".join(orjson.dumps(row).decode() for row in rows)
+    more = {key: body[key] for key in ("tools", "response_format", "temperature")}
+    assert read_profile(lines, "mine", "jsonl").prompts == tuple(
+        Prompt(name=f"line-{number}", messages=user("Hi"), max_tokens=9, more=more)
+        for number in range(1, 5)
+    )
+    whole = read_profile(orjson.dumps(rows).decode(), "mine", "jsonl").prompts
+    assert [(one.name, one.more) for one in whole] == [(f"entry-{n}", more) for n in range(1, 5)]
+
+
+def test_of_a_sharegpt_conversation_the_first_question_is_asked() -> None:
+    def turns(*said: tuple[str, object]) -> dict[str, object]:
+        return {"id": "x", "conversations": [{"from": who, "value": what} for who, what in said]}
+
+    rows = [
+        turns(("human", "Why?"), ("gpt", "Because of the moon."), ("human", "And?"), ("gpt", "!")),
+        # 20 characters are 5 tokens; nobody answered; an answer before the first question
+        turns(("human", "Hm?")),
+        turns(("gpt", "Hello"), ("human", "Who?"), ("gpt", "I")),
+        turns(("human", " "), ("gpt", "What?")),
+        turns(("human", 5), ("gpt", "What?")),
+        {"id": "y", "conversations": []},
+    ]
+    profile = read_profile(orjson.dumps(rows).decode(), "sharegpt.json", "jsonl")
+    assert profile.prompts == (
+        Prompt(name="entry-1", messages=user("Why?"), max_tokens=5),
+        Prompt(name="entry-3", messages=user("Who?"), max_tokens=1),
+    )
+    assert profile.notes == (
+        "The answers' limits are estimated from `sharegpt.json`: 4 characters a token",
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +268,12 @@ def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str
         ('{"max_tokens": 5}', "`mine` line 2 needs either `messages` or `prompt`"),
         ('{"prompt": "a", "messages": []}', "`mine` line 2 needs either `messages` or `prompt`"),
         ('{"prompt": ["a", "b"]}', "`mine` line 2: `prompt` is empty, or not one text"),
+        ('{"input": [1, 2]}', "`mine` line 2: `input` is empty, or not one text"),
+        ('{"body": "{"}', "`mine` line 2: its body is not JSON: "),
+        ('{"body": 5}', "`mine` line 2: its body is not a JSON object"),
+        ('{"body_base64": "?"}', "`mine` line 2: `body_base64` is not base64"),
+        ('{"body_base64": 5}', "`mine` line 2: `body_base64` is not base64"),
+        ('{"ts": 1, "method": "POST", "path": "/x"}', "`mine` line 2 needs either `messages`"),
         ('{"prompt": " "}', "`mine` line 2: `prompt` is empty, or not one text"),
         ('{"prompt": "a", "max_tokens": 0}', "`mine` line 2: `max_tokens` is not a whole number"),
         ('{"messages": {}}', "`mine` line 2: `messages` is not a list of messages"),

@@ -26,12 +26,18 @@ What only a blast does:
     users = [1, 32]                                  # per host, evenly from one to the other; or a number
     spawn_rate = 4                                   # users started a second and host, at most
 
-Plain text is one prompt a line. JSONL is one request body a line, with `messages`, or with a text as `prompt`.
+Plain text is one prompt a line. JSONL is one recorded request a line, or they stand in one JSON array: a body with
+`messages`, or with a text as `prompt` or `input`; a line that has it as its `body`, as `toolkit capture --json --bodies`
+and batch files do; or a ShareGPT conversation, of which the first question is asked. Bodies are sent as they were, tools
+and response_format included, but for the model and where the run says otherwise.
 """
 
+import base64
+import binascii
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -55,11 +61,16 @@ from toolkit.safe_text import printable
 Kind = Literal["toml", "text", "jsonl"]
 Message = Mapping[str, Any]
 
-DECIDED_ELSEWHERE = frozenset(
-    "messages prompt model stream stream_options max_tokens max_completion_tokens temperature"
-    " ignore_eos".split()
+READ_HERE = frozenset(
+    "messages prompt input model stream stream_options max_tokens max_completion_tokens output_tokens".split()
 )
-"""Keys of a recorded request body that are read here, or that the run's plan sets for all requests."""
+"""Keys of a recorded request body that are read here, or that the run's plan sets for all requests; others are sent as they are."""
+LIMITS = ("output_tokens", "max_completion_tokens", "max_tokens")
+"""Keys of the limit of an answer, the last one first; `output_tokens` is that of vLLM's own datasets."""
+CHARS_PER_TOKEN = 4
+"""Of English."""
+ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+"""Who speaks in a ShareGPT file."""
 MOST_WEIGHT = 1_000_000
 """Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
 MOST_THINK_S = 3_600.0
@@ -73,10 +84,9 @@ PHASE_EXAMPLE = (
 ANSWER = "{answer}"
 """Where a chain's step holds the answer before it."""
 
-BODY_EXAMPLE = (
-    'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}` or `{"prompt": "Hi"}`'
-)
+BODY_EXAMPLE = 'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}` or `{"prompt": "Hi"}`, or has it as `body`'
 THEN_EXAMPLE = f'A step holds the answer before it, e.g., `then = ["Shorten this: {ANSWER}"]`'
+NOTHING: Mapping[str, Any] = {}
 MESSAGE_EXAMPLE = "A message has a role and content, e.g., the role `user` and the content `Hi`"
 
 
@@ -254,6 +264,10 @@ class Prompt:
     """How often, measured against the other prompts' weights."""
     then: tuple[str, ...] = ()
     """Of a chain: the requests that follow, each holding `{answer}`, the answer before it. Only a blast sends them."""
+    stream: bool | None = None
+    """Of a recorded body; None: the share of streams says it."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What else a recorded body holds, sent as it was: e.g., `tools`, `response_format`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +288,8 @@ class Profile:
     """One after the other; without any the command line says how many users there are, and for how long."""
     shared_prefix: str | None = None
     """Name of the passage that all prompts begin with, as a system message; it is in their messages already."""
-    left_out: tuple[str, ...] = ()
-    """Keys of JSONL bodies that are not sent and that nobody else sets, e.g., `tools`."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of it, a sentence each."""
 
 
 # --- reading it ------------------------------------------------------------------------------------
@@ -303,24 +317,58 @@ def _lines(text: str, name: str) -> Profile:
 
 
 def _jsonl_profile(text: str, name: str) -> Profile:
-    """A request body a line, as clients sent them."""
-    prompts, left_out, flags = [], set[str](), []
-    for number, line in _numbered(text):
-        where = f"`{name}` line {number}"
-        body = _body(line, where)
-        left_out.update(body.keys() - DECIDED_ELSEWHERE)
+    """A recorded request a line, or all of them in one array."""
+    rows: Iterator[tuple[str, int, Any]]
+    if text.lstrip().startswith("["):
+        entries = _json(text, f"`{name}`")
+        rows = (("entry", number, entry) for number, entry in enumerate(entries, start=1))
+    else:
+        rows = (
+            ("line", number, _json(line, f"`{name}` line {number}"))
+            for number, line in _numbered(text)
+        )
+    prompts, conversations = [], 0
+    for what, number, row in rows:
+        where = f"`{name}` {what} {number}"
+        if not isinstance(row, dict):
+            raise ToolkitError(f"{where} is not a JSON object", BODY_EXAMPLE)
+        # a capture's last line, and what it saw beside requests for text; a conversation that nobody answered
+        if row.keys() == {"summary"} or row.get("method") not in (None, "POST"):
+            continue
+        body: dict[str, Any] | None
+        if "conversations" in row:
+            conversations += 1
+            body = _first_turn(row["conversations"])
+            if body is None:
+                continue
+        else:
+            body = _body(row, where)
         entry = record(PromptEntry, _fields_of(body, where), where)
-        prompts.append(_prompt(entry, f"line-{number}", where))
-        flags.append(body.get("stream"))
+        stream = body.get("stream")
+        prompts.append(
+            _prompt(
+                entry,
+                f"{what}-{number}",
+                where,
+                stream=stream if isinstance(stream, bool) else None,
+                more={key: body[key] for key in body if key not in READ_HERE},
+            )
+        )
     _refuse_none(prompts, name, BODY_EXAMPLE)
     # who sends bodies like these leaves `stream` out where it is false
-    is_told = any(isinstance(flag, bool) for flag in flags)
-    streamed = sum(flag is True for flag in flags)
+    if any(prompt.stream is not None for prompt in prompts):
+        prompts = [replace(prompt, stream=bool(prompt.stream)) for prompt in prompts]
+        streamed = round(sum(bool(prompt.stream) for prompt in prompts) / len(prompts), 4)
+    else:
+        streamed = None
+    estimated = (
+        f"The answers' limits are estimated from `{name}`: {CHARS_PER_TOKEN} characters a token"
+    )
     return Profile(
         name=name,
         prompts=tuple(prompts),
-        stream_share=round(streamed / len(flags), 4) if is_told else None,
-        left_out=tuple(map(printable, sorted(left_out))),
+        stream_share=streamed,
+        notes=(estimated,) if conversations else (),
     )
 
 
@@ -331,27 +379,64 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.strip()
 
 
-def _body(line: str, where: str) -> dict[str, Any]:
+def _json(text: str | bytes, where: str) -> Any:
     try:
-        body = orjson.loads(line)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = f"{printable(error.msg)} at character {error.colno}"
         raise ToolkitError(f"{where} is not JSON: {reason}", BODY_EXAMPLE) from error
+
+
+def _body(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """The request body of a line: the line itself, or what it has as `body`."""
+    body: Any = row
+    if "body" in row:
+        body = row["body"]
+    elif "body_base64" in row:
+        try:
+            body = base64.b64decode(row["body_base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise ToolkitError(f"{where}: `body_base64` is not base64", BODY_EXAMPLE) from error
+    if isinstance(body, str | bytes):
+        body = _json(body, f"{where}: its body")
     if not isinstance(body, dict):
-        raise ToolkitError(f"{where} is not a JSON object", BODY_EXAMPLE)
+        raise ToolkitError(f"{where}: its body is not a JSON object", BODY_EXAMPLE)
     return body
+
+
+def _first_turn(turns: object) -> dict[str, Any] | None:
+    """The first question of a ShareGPT conversation, with what its answer takes as the limit; None where nobody answered."""
+    said = turns if isinstance(turns, list) else []
+    for asked, answered in pairwise(turn for turn in said if isinstance(turn, dict)):
+        question, answer = asked.get("value"), answered.get("value")
+        if (
+            asked.get("from") in ASKING
+            and answered.get("from") in ANSWERING
+            and isinstance(question, str)
+            and question.strip()
+            and isinstance(answer, str)
+        ):
+            return {"prompt": question, "max_tokens": max(1, round(len(answer) / CHARS_PER_TOKEN))}
+    return None
 
 
 def _fields_of(body: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What a request body says of its prompt, in the words of a TOML prompt; null is as good as absent."""
     known = {key: value for key, value in body.items() if value is not None}
-    if ("messages" in known) == ("prompt" in known):
-        raise ToolkitError(f"{where} needs either `messages` or `prompt`", BODY_EXAMPLE)
-    fields = {"messages": known["messages"]} if "messages" in known else {"text": known["prompt"]}
-    text = fields.get("text", "-")
-    if not isinstance(text, str) or not text.strip():
-        raise ToolkitError(f"{where}: `prompt` is empty, or not one text", BODY_EXAMPLE)
-    for key in ("max_completion_tokens", "max_tokens"):
+    names = [name for name in ("messages", "prompt", "input") if name in known]
+    if len(names) != 1:
+        raise ToolkitError(
+            f"{where} needs either `messages` or `prompt`, or the `input` of embeddings",
+            BODY_EXAMPLE,
+        )
+    said = known[names[0]]
+    fields = {"messages": said}
+    if names[0] != "messages":
+        text = said[0] if isinstance(said, list) and len(said) == 1 else said
+        if not isinstance(text, str) or not text.strip():
+            raise ToolkitError(f"{where}: `{names[0]}` is empty, or not one text", BODY_EXAMPLE)
+        fields = {"text": text}
+    for key in LIMITS:
         if key in known:
             fields["max_tokens"] = known[key]
     return fields
@@ -417,14 +502,21 @@ def _behind(passage: str | None, prompt: Prompt, name: str) -> Prompt:
     return replace(prompt, messages=(system, *prompt.messages))
 
 
-def _prompt(entry: PromptEntry, name: str, where: str) -> Prompt:
+def _prompt(
+    entry: PromptEntry,
+    name: str,
+    where: str,
+    *,
+    stream: bool | None = None,
+    more: Mapping[str, Any] = NOTHING,
+) -> Prompt:
     """What an entry asks, whichever kind of file it stood in."""
     if bool(entry.text) == bool(entry.messages):
         raise ToolkitError(f"{where} needs a text or messages, and not both", EXAMPLE)
     messages = entry.messages or ({"role": "user", "content": entry.text},)
     try:
         # half a surrogate pair, a number of 30 digits: found now and not in the midst of a run
-        orjson.dumps({"messages": messages})
+        orjson.dumps({"messages": messages, **more})
     except orjson.JSONEncodeError as error:
         raise ToolkitError(
             f"{where} holds what JSON cannot carry", "Keep to text, numbers, lists and tables"
@@ -435,6 +527,8 @@ def _prompt(entry: PromptEntry, name: str, where: str) -> Prompt:
         max_tokens=entry.max_tokens,
         weight=entry.weight,
         then=entry.then,
+        stream=stream,
+        more=more,
     )
 
 

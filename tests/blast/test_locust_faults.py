@@ -163,10 +163,10 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     for name in ("good_stream", "good_header"):
         assert sums[name].streamed == sums[name].ok > 0
     # a sentence for the first of each kind, and no flood of them
-    assert said.count("http_500: the first `http_500`: engine died") == 1
-    assert "http_307: the first `http_307`: a redirect, and none is followed" in said
-    assert "no_http: the first `garbage`: no HTTP answer: Expected HTTP/" in said
-    assert "plain: the first `tls`: the port does not speak TLS; write `http://`" in said
+    assert said.count("http_500: first http_500: engine died") == 1
+    assert "http_307: first http_307: a redirect, and none is followed" in said
+    assert "no_http: first unreadable answer: no HTTP answer: Expected HTTP/" in said
+    assert "plain: first TLS error: the port does not speak TLS; write `http://`" in said
 
 
 def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:

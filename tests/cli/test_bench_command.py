@@ -1,5 +1,6 @@
 """`toolkit bench` as a user meets it: what it prints, what it keeps, what it refuses, how it ends."""
 
+import csv
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.raw_server import RawServer, http, serving, vllm_pages
 from support.screens import heard
 
 from toolkit.bench.summary import HostSummary
 from toolkit.cli import main
-from toolkit.sim.app import SimThread, serve_in_thread
+from toolkit.sim.app import ROUTES, SimThread, serve_in_thread
 
 KEYS = (
     "name url requests ok errors error_kinds rps output_tokens_per_s ttft_p50_ms ttft_p95_ms tpot_p50_ms"
@@ -167,15 +169,210 @@ def test_a_sweep_that_nobody_answers_draws_no_picture() -> None:
     assert [file.name for file in Path("data").iterdir() if file.suffix == ".png"] == []
 
 
-def test_keys_of_recorded_bodies_that_nobody_sends_are_told_once(start: Start) -> None:
-    Path("bodies.jsonl").write_text(
-        '{"prompt": "Hi", "top_p": 0.5, "max_tokens": 4}\n{"prompt": "Ho", "tools": [], "top_p": 1}\n'
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CHAT_ANSWER = http(
+    json.dumps(
+        {
+            "choices": [{"message": {"content": "Hm"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1},
+        }
     )
-    first, second = start(), start()
-    result = bench(first.url, second.url, *SHORT, "--profile", "bodies.jsonl", "--json")
-    warning = heard(result.stderr)
-    assert warning == "Warning: these keys of `bodies.jsonl` are not sent: `tools`, `top_p`\n"
-    assert len(result.stdout.splitlines()) == 2
+)
+EMBEDDED = http(
+    '{"object":"list","model":"e","data":[{"index":0,"embedding":[0.1,0.2]}],"usage":{"prompt_tokens":3,"total_tokens":3}}'
+)
+
+
+def bodies_of(server: RawServer, path: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(body)
+        for (_, asked, _), body in zip(server.requests, server.bodies, strict=True)
+        if asked == path
+    ]
+
+
+def test_recorded_bodies_are_sent_as_they_were_but_for_the_model() -> None:
+    recorded = {
+        "model": "theirs",
+        "messages": [{"role": "user", "content": "Rain?"}],
+        "tools": [TOOL],
+        "response_format": {"type": "json_object"},
+        "temperature": 0.5,
+        "max_tokens": 9,
+    }
+    Path("bodies.jsonl").write_text(json.dumps({"method": "POST", "body": recorded}) + "\n")
+    pages = vllm_pages() | {"/v1/chat/completions": CHAT_ANSWER}
+    with serving(pages) as server:
+        words = ("--dataset-path", "bodies.jsonl", "--repeat", "--num-prompts", "2", "--no-stream")
+        (told,) = said(server.url, *words)
+        (hotter,) = said(server.url, *words, "--temperature", "1", "--max-tokens", "4")
+    assert (told["ok"], hotter["ok"]) == (2, 2)
+    model = bodies_of(server, "/v1/chat/completions")[0]["model"]
+    assert model != "theirs"
+    sent = recorded | {"model": model, "stream": False}
+    changed = sent | {"temperature": 1, "max_tokens": 4}
+    assert bodies_of(server, "/v1/chat/completions") == [sent, sent, changed, changed]
+
+
+def test_each_recorded_body_streams_as_it_did_unless_the_user_says_otherwise(start: Start) -> None:
+    Path("bodies.jsonl").write_text('{"prompt":"a","stream":true}\n{"prompt":"b"}\n')
+    words = (*SHORT, "--profile", "bodies.jsonl", "--repeat")
+    said(start().url, *words)
+    assert set(rows("SELECT prompt, stream FROM shots")) == {("line-1", 1), ("line-2", 0)}
+    said(start().url, *words, "--no-stream", "--db", "other.db")
+    with closing(sqlite3.connect("other.db")) as file:
+        assert file.execute("SELECT DISTINCT stream FROM shots").fetchall() == [(0,)]
+
+
+def test_prompts_and_answers_have_exactly_the_wanted_tokens(start: Start) -> None:
+    lengths = ("--input-len", "256", "--output-len", "16:32")
+    (told,) = said(start().url, "--num-prompts", "16", *lengths)
+    # as the server's own `usage` tells, its chat template included
+    assert set(rows("SELECT prompt_tokens FROM shots")) == {(256,)}
+    answers = rows("SELECT max_tokens, output_tokens, prompt FROM shots")
+    assert all(asked == got and 16 <= got <= 32 for asked, got, _ in answers)
+    assert len({asked for asked, _, _ in answers}) > 4
+    assert {prompt for *_, prompt in answers} == {"random"}
+    assert told["prompt_tokens"] == 16 * 256
+    assert told["verdicts"][0]["code"] == "clean"
+
+
+@pytest.mark.parametrize("tokenize", [True, False])
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions"])
+def test_lengths_are_exact_for_both_kinds_of_text_and_without_a_tokenize_page(
+    start: Start, monkeypatch: pytest.MonkeyPatch, endpoint: str, tokenize: bool
+) -> None:
+    if not tokenize:
+        monkeypatch.delitem(ROUTES, "/tokenize")
+    words = (
+        "--endpoint",
+        endpoint,
+        "--input-len",
+        "normal:100:20",
+        "--repeat",
+        "--max-tokens",
+        "4",
+    )
+    result = bench(start().url, start("awq").url, "--num-prompts", "32", *words, "--json")
+    assert result.exit_code == 0
+    assert heard(result.stderr) == ""
+    by_slot: dict[int, set[tuple[int, int]]] = {}
+    for slot, tokens, ok in rows("SELECT slot, prompt_tokens, ok FROM shots"):
+        by_slot.setdefault(slot, set()).add((tokens, ok))
+    # equal at both hosts, and those of 16 prompts again and again
+    assert all(len(seen) == 1 for seen in by_slot.values())
+    assert all(by_slot[slot] == by_slot[slot + 16] for slot in range(16))
+    lengths = {tokens for seen in by_slot.values() for tokens, _ in seen}
+    assert len(lengths) > 8
+    assert all(40 <= tokens <= 160 for tokens in lengths)
+
+
+def test_a_host_that_counts_no_tokens_gets_estimates_and_that_is_said() -> None:
+    mute = http('{"choices":[{"text":"Hm","finish_reason":"stop"}]}')
+    with serving(vllm_pages() | {"/v1/completions": mute}) as server:
+        words = ("--endpoint", "/v1/completions", "--no-stream", "--input-len", "40")
+        result = bench(server.url, "--num-prompts", "2", *words)
+    assert "Warning: " in result.stderr
+    assert "the lengths of its prompts are estimates, a word for a token" in result.stderr
+    sent = [body["prompt"] for body in bodies_of(server, "/v1/completions")]
+    assert {len(prompt.split(" ")) for prompt in sent[1:]} == {40}
+
+
+def test_a_length_below_the_chat_template_is_a_row_with_the_least(start: Start) -> None:
+    (told,) = said(start().url, *SHORT, "--input-len", "5", code=1)
+    assert (told["ok"], told["error_kinds"]) == (0, {"not_sent": 8})
+    assert "no prompt can have 5 tokens here" in told["error"]
+
+
+def test_completions_are_asked_for_with_a_prompt_and_timed_as_chats_are(start: Start) -> None:
+    (told,) = said(start().url, *SHORT, "--endpoint", "/v1/completions")
+    assert (told["ok"], told["verdicts"][0]["code"]) == (8, "clean")
+    assert told["ttft_p50_ms"] is not None
+    assert rows("SELECT DISTINCT output_tokens FROM shots") == [(16,)]
+
+
+def test_of_embeddings_only_their_time_is_known() -> None:
+    with serving(vllm_pages() | {"/v1/embeddings": EMBEDDED}) as server:
+        words = ("--endpoint", "/v1/embeddings", "--num-prompts", "8")
+        (told,) = said(server.url, *words)
+        table = bench(server.url, *words)
+    assert (told["ok"], told["prompt_tokens"]) == (8, 24)
+    assert told["e2e_p50_ms"] > 0
+    for unknown in ("ttft_p50_ms", "tpot_p50_ms", "itl_p95_ms", "output_tokens_per_s"):
+        assert told[unknown] is None
+    assert told["verdicts"] == [
+        {
+            "code": "not_judged",
+            "confidence": "high",
+            "evidence": "embeddings have no tokens to judge by",
+        }
+    ]
+    assert table.stdout.splitlines()[2].split()[2:4] != ["-", "-"]
+    sent = bodies_of(server, "/v1/embeddings")
+    assert all(body.keys() == {"model", "input"} for body in sent)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "why"),
+    [
+        (http('{"data":[]}'), "garbage", "the body has no embeddings"),
+        (http('{"data":[{"embedding":[]}]}'), "garbage", "the body has no embeddings"),
+        (http('{"error":{"message":"too long"}}'), "stream_error", "too long"),
+        (http("nonsense"), "garbage", "the body is no JSON object"),
+        (http('{"message":"no such model"}', "404 Not Found"), "http_404", "no such model"),
+    ],
+)
+def test_what_is_no_embedding_is_an_error_of_its_kind(answer: bytes, kind: str, why: str) -> None:
+    with serving(vllm_pages() | {"/v1/embeddings": answer}) as server:
+        (told,) = said(server.url, "--endpoint", "/v1/embeddings", "--num-prompts", "2", code=1)
+    assert told["error_kinds"] == {kind: 2}
+    assert why in told["error"]
+
+
+def test_sharegpt_conversations_are_a_dataset(start: Start) -> None:
+    turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "x" * 32}]
+    Path("share.json").write_text(json.dumps([{"id": "1", "conversations": turns}]))
+    result = bench(start().url, *SHORT, "--dataset-path", "share.json", "--json")
+    assert heard(result.stderr) == (
+        "Note: The answers' limits are estimated from `share.json`: 4 characters a token\n"
+    )
+    assert rows("SELECT DISTINCT prompt, max_tokens FROM shots") == [("entry-1", 8)]
+
+
+def test_means_stand_beside_the_medians_and_in_a_csv_and_a_page(start: Start) -> None:
+    Path("hosts.txt").write_text(f"quick {start().url}\n<b>odd</b> {start('fp8').url}\n")
+    result = bench(*SHORT, "--csv", "out/a.csv", "--html", "out/a.html", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert {"Table: out/a.csv", "Page: out/a.html"} <= set(result.stderr.splitlines())
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    kept = rows("SELECT avg(ttft_ms), avg(tpot_ms), avg(e2e_ms) FROM shots GROUP BY host_id")
+    for one, means in zip(told, kept, strict=True):
+        assert (one["ttft_mean_ms"], one["tpot_mean_ms"], one["e2e_mean_ms"]) == pytest.approx(
+            means
+        )
+    with Path("out/a.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["name"] for row in read] == ["quick", "<b>odd</b>"]
+    assert [float(row["e2e_mean_ms"]) for row in read] == [one["e2e_mean_ms"] for one in told]
+    assert read[0]["verdicts"] == "clean"
+    page = Path("out/a.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "&lt;b&gt;odd&lt;/b&gt;" in page
+    assert "<b>odd</b>" not in page
+    for word in ("TTFT mean", "E2E mean", "Evidence", "of 2 hosts", "8 requests to each host"):
+        assert word in page
+
+
+def test_a_sweeps_csv_has_a_line_for_each_level_and_its_page_their_table(start: Start) -> None:
+    words = ("--sweep-concurrency", "1,2", "--max-tokens", "4", "--no-store")
+    result = bench(start().url, *words, "--csv", "a.csv", "--html", "a.html")
+    assert result.exit_code == 0, result.stderr
+    with Path("a.csv").open(newline="") as file:
+        assert [(row["concurrency"], row["requests"]) for row in csv.DictReader(file)] == [
+            ("1", "16"),
+            ("2", "16"),
+        ]
+    assert "Levels of " in Path("a.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +521,7 @@ def test_a_duration_ends_the_run(start: Start) -> None:
         ),
         (
             (NOBODY, "--profile", "list.JSON"),
-            "`list.JSON` line 1 is not JSON",
+            "`list.JSON` is not JSON",
             "A line is, e.g., `{",
         ),
     ],
@@ -335,7 +532,7 @@ def test_bad_input_is_one_error_with_a_hint(
     Path("empty.txt").write_text("\n \n")
     Path("folder").mkdir()
     Path("binary.txt").write_bytes(b"\xff\xfe\x00")
-    Path("list.JSON").write_text('[\n{"prompt": "Hi"}\n]\n')
+    Path("list.JSON").write_text('[\n{"prompt": "Hi"}\n')
     result = bench(*words)
     assert result.exit_code == 1
     error, empty, told = result.stderr.splitlines()
@@ -356,7 +553,11 @@ def test_no_host_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_variable_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLKIT_HOSTS", "")
-    assert bench().stderr.startswith("Error: `hosts.txt` cannot be read: no such file or directory")
+    assert bench().stderr == (
+        "Error: `hosts.txt` cannot be read: no such file or directory\n\n"
+        "Hint: Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`; `data/hosts.example.txt` is an "
+        "example. To practise without servers: `toolkit sim fleet > hosts.txt &`\n"
+    )
 
 
 def test_a_key_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

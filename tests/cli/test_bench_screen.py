@@ -63,7 +63,10 @@ def test_a_row_holds_the_hosts_figures() -> None:
     # 8 at once, 1 s each: first token after 0.1 s, 90 more of 10 ms
     shots = uniques(8, tokens=91, token_ms=10.0)
     lines = screen(told(alice=shots))
-    head = "host ok req/s tok/s TTFT p50 p95 TPOT p50 ITL p95 E2E p50 p95 twins RTT verdict"
+    head = (
+        "host ok req/s tok/s TTFT p50 TTFT mean p95 TPOT p50 TPOT mean ITL p95 E2E p50 E2E mean p95"
+        " twins RTT verdict"
+    )
     assert lines[0].split() == head.split()
     # 8 requests and 728 tokens in 1 s; a histogram's value may be 1 % off
     assert row(lines, "alice")[:4] == ["alice", "8/8", "8.0", "728"]

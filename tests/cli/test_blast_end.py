@@ -93,6 +93,7 @@ def test_a_load_that_dies_before_a_closed_run_goes_on_is_a_failure_and_shows_no_
                 not_neutral=None,
                 again="toolkit blast --resume r1",
                 as_json=False,
+                is_demo=False,
             )
 
         with pytest.raises(ToolkitError) as caught:

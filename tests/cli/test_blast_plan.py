@@ -168,6 +168,7 @@ def test_the_command_line_says_all_of_the_plan() -> None:
         "--max-tokens": "16",
         "--model": "m",
         "--rate": "2.5",
+        "--endpoint": "/v1/chat/completions",
         "--non-neutral": "`a` is here",
         "--ca": "ca.pem",
         "--exit-code-on-error": "0",

@@ -9,6 +9,7 @@ import contextlib
 import io
 import ssl
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
@@ -18,15 +19,17 @@ import orjson
 
 from toolkit.bench.connections import IDLE_S, CachedResolver, Connections, addresses, taken
 from toolkit.bench.faults import FAULTS, failure, line, without_key
+from toolkit.bench.plan import CHAT, EMBEDDINGS
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
-from toolkit.bench.requests import PlannedRequest
+from toolkit.bench.requests import PlannedRequest, request_body, text_of
 from toolkit.hosts import same_origin
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
-from toolkit.protocol.completion import Completion
+from toolkit.profiles import Message
+from toolkit.protocol.completion import Completion, token_count
+from toolkit.protocol.embeddings import Embeddings
 from toolkit.records import Host, RequestRecord, ServedModel
 
-CHAT = "/v1/chat/completions"
 CONNECT_TIMEOUT_S = 10.0
 PAGE_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 * 2**20
@@ -70,12 +73,15 @@ class HostClient:
         tls: ssl.SSLContext | bool = True,
         key: str | None = None,
         timeout_s: float = 120.0,
+        endpoint: str = CHAT,
     ) -> None:
-        """`key` is sent as a bearer token; `timeout_s` covers one request from its planned send."""
+        """`key` is sent as a bearer token; `timeout_s` covers one request from its planned send; `endpoint`: what is asked."""
         self.host = host
         self._tls = tls
         self._key = key
         self._timeout_s = timeout_s
+        self._endpoint = endpoint
+        self._can_tokenize = True
         self._headers = {"Content-Type": "application/json"} | self._authorization()
         self._metrics_need_key = False
 
@@ -121,7 +127,7 @@ class HostClient:
         return without_key(record, self._key)
 
     async def exchange(self, body: dict[str, Any], until_s: float) -> tuple[Response, float, float]:
-        """Send a chat request and read its answer until a moment: what came back, when it was sent, and when it was over.
+        """Send a request and read its answer until a moment: what came back, when it was sent, and when it was over.
 
         It is sent again where the host cannot have read it, because it was closing that connection meanwhile. That has an
         end: each time uses up an idle connection, and a new one is given no second chance.
@@ -137,7 +143,7 @@ class HostClient:
                 async with (
                     asyncio.timeout(max(0.0, until_s - tried_s)),
                     self._session.post(
-                        self.host.url + CHAT,
+                        self.host.url + self._endpoint,
                         # a long prompt is written piece by piece, so that it holds up no stream
                         data=data if len(data) <= LONG_BODY_BYTES else io.BytesIO(data),
                         headers=self._headers,
@@ -149,7 +155,8 @@ class HostClient:
                     # fit for a screen and for the store: a byte that is no UTF-8 is in neither
                     cache_status = next(map(line, present), None)
                     content_type = headers.get("Content-Type", "")
-                    reader = Completion(status=status, content_type=content_type)
+                    kind = Embeddings if self._endpoint == EMBEDDINGS else Completion
+                    reader = kind(status=status, content_type=content_type)
                     await _read(response.content, reader)
             except FAULTS as error:
                 connection = taken.get()
@@ -204,6 +211,27 @@ class HostClient:
             raise PageError("`/metrics` is no page of a known engine")
         return numbers
 
+    async def prompt_tokens(self, model: str, text: str) -> int:
+        """How many tokens a prompt that says this has here, with what the server puts around it. Raises PageError.
+
+        As vLLM's `/tokenize` counts; where there is none, as the `usage` of an answer of one token tells.
+        """
+        said = ({"role": "user", "content": text},)
+        if self._can_tokenize:
+            body = tokenize_body(model, said, self._endpoint)
+            with contextlib.suppress(PageError):
+                status, _, page = await self._get("/tokenize", with_key=True, body=body)
+                count = tokenized(status, page)
+                if count is not None:
+                    return count
+            self._can_tokenize = False
+        asked = request_body(model, said, False, 1, None, endpoint=self._endpoint)
+        response, _, _ = await self.exchange(asked, time.monotonic() + self._timeout_s)
+        answer = response.answer
+        if response.failure or answer is None or not answer.ok or answer.prompt_tokens is None:
+            raise PageError("neither `/tokenize` nor `usage` counts the tokens of a prompt")
+        return answer.prompt_tokens
+
     async def open_connections(self, count: int) -> None:
         """Have connections ready, so that no first request pays for its handshake."""
         await asyncio.gather(
@@ -229,22 +257,32 @@ class HostClient:
         return None
 
     async def _get(
-        self, path: str, *, with_key: bool, most_bytes: int = MAX_PAGE_BYTES
+        self,
+        path: str,
+        *,
+        with_key: bool,
+        most_bytes: int = MAX_PAGE_BYTES,
+        body: bytes | None = None,
     ) -> tuple[int, str, bytes]:
-        """Status, content type and body. Raises PageError."""
+        """Status, content type and body; with a body of its own the request is a POST. Raises PageError."""
+        headers = (self._authorization() if with_key else {}) | (
+            {} if body is None else {"Content-Type": "application/json"}
+        )
         url = self.host.url + path
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
                 for _ in range(MAX_REDIRECTS + 1):
-                    async with self._session.get(
+                    async with self._session.request(
+                        "GET" if body is None else "POST",
                         url,
-                        headers=self._authorization() if with_key else None,
+                        data=body,
+                        headers=headers,
                         allow_redirects=False,
                     ) as response:
-                        body = bytearray()
+                        found = bytearray()
                         while data := await response.content.readany():
-                            body += data
-                            if len(body) > most_bytes:
+                            found += data
+                            if len(found) > most_bytes:
                                 raise PageError(
                                     f"`{path}` is longer than {most_bytes // 2**20} MiB"
                                 )
@@ -260,7 +298,7 @@ class HostClient:
         except FAULTS as error:
             why = self._failure(error).error
             raise PageError(f"`{path}`: {why}", answered=False) from error
-        page = bytes(body)
+        page = bytes(found)
         if self._key:
             page = page.replace(self._key.encode(), b"***")
         return response.status, response.headers.get("Content-Type", ""), page
@@ -293,6 +331,24 @@ async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
 
 def _numbers(body: bytes, content_type: str) -> EngineNumbers | None:
     return read_numbers(read_page(body.decode("utf-8", "replace")), content_type)
+
+
+def tokenize_body(model: str, messages: Sequence[Message], endpoint: str) -> bytes:
+    """What vLLM's `/tokenize` is asked: the tokens of a chat, or of a text."""
+    said: dict[str, Any] = (
+        {"messages": messages} if endpoint == CHAT else {"prompt": text_of(messages)}
+    )
+    return orjson.dumps({"model": model} | said)
+
+
+def tokenized(status: int, page: bytes) -> int | None:
+    """How many tokens `/tokenize` counted; None where the page is none of vLLM's."""
+    if status != 200:
+        return None
+    try:
+        return token_count(orjson.loads(page)["count"])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def read_models(body: bytes) -> tuple[ServedModel, ...]:

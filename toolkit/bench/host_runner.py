@@ -14,6 +14,7 @@ from itertools import count, islice, repeat
 from toolkit.bench.client import HostClient, PageError
 from toolkit.bench.counters import with_counters
 from toolkit.bench.plan import BenchPlan, requests_of, send_times
+from toolkit.bench.random_prompts import Words, calibration, read_lengths
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import HostRequests, PlannedRequest, choose_model
 from toolkit.metrics.dialects import EngineNumbers
@@ -71,6 +72,8 @@ class HostRunner:
         """What its `/metrics` said before the load."""
         self._plan, self._profile, self._context = plan, profile, context
         self._nonce, self._wanted, self._on_record = nonce, model, on_record
+        self.words: Words | None = None
+        """What prompts of a wanted length are made of here."""
         self._model = "unknown"
         self._after: EngineNumbers | None = None
         self._no_counters: str | None = "the run was stopped before they were read"
@@ -111,13 +114,30 @@ class HostRunner:
             self._model = chosen.model
 
     async def prepare(self) -> None:
-        """Learn the round trip, and the counters as they stand before the load."""
+        """Learn how to make prompts of a wanted length, the round trip, and the counters as they stand before the load."""
+        if self.error is None and self._plan.input_len:
+            await self._learn_words()
         if self.error is None:
             self._rtt_ms = await self.client.rtt_ms()
             try:
                 self.before = await self.client.numbers()
             except PageError as error:
                 self._no_counters = str(error)
+
+    async def _learn_words(self) -> None:
+        lengths = read_lengths(self._plan.input_len or "")
+        assert lengths is not None, "the plan was checked"
+        steps = calibration((lengths.least, lengths.most))
+        try:
+            text = next(steps)
+            while True:
+                text = steps.send(await self.client.prompt_tokens(self._model, text))
+        except StopIteration as end:
+            self.words = end.value
+        except PageError:
+            self.words = Words()
+        assert self.words is not None, "a calibration ends with words"
+        self.error = self.words.refusal(lengths)
 
     async def warm_up(self) -> None:
         """Send the uncounted requests, as many at once as the measured ones; after a failure no more of them.
@@ -326,7 +346,9 @@ class HostRunner:
 
     def _requests(self, level: int) -> HostRequests:
         nonce = f"{self._nonce}{level}"
-        return HostRequests(self._plan, self._profile, model=self._model, nonce=nonce)
+        return HostRequests(
+            self._plan, self._profile, model=self._model, nonce=nonce, words=self.words
+        )
 
 
 @asynccontextmanager

@@ -33,6 +33,10 @@ NoncePlace = Literal["front", "end"]
 
 Arrival = Literal["constant", "poisson"]
 
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+"""What may be asked; an embedding has no token, so that E2E is all that there is of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
@@ -49,6 +53,12 @@ class BenchPlan:
     levels: tuple[int, ...] = ()
     """Concurrencies of a sweep, one after the other."""
     stream_share: float = 1.0
+    endpoint: str = CHAT
+    """One of ENDPOINTS."""
+    input_len: str | None = None
+    """Tokens of each prompt, as `random_prompts.read_lengths` has it: made-up ones then; None: the profile's prompts."""
+    output_len: str | None = None
+    """Tokens of each answer, likewise; None: up to the prompt's limit, and to `max_tokens`."""
     max_tokens: int = 256
     temperature: float | None = None
     """None: left out of the request, as the contest's clients did."""

@@ -10,15 +10,16 @@ every host. Only which earlier request a duplicate repeats depends on how a host
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from math import gcd, lcm
 from typing import Any
 
-from toolkit.bench.plan import BenchPlan, NoncePlace
-from toolkit.profiles import Message, Profile, Prompt
+from toolkit.bench.plan import CHAT, COMPLETIONS, EMBEDDINGS, BenchPlan, NoncePlace
+from toolkit.bench.random_prompts import RANDOM_PROMPT, Words, read_lengths
+from toolkit.profiles import NOTHING, Message, Profile, Prompt
 from toolkit.records import RequestKind, ServedModel
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -29,6 +30,8 @@ MARK_STRIDE = 1_743_541_808_807
 """From one slot's mark to the next: of the numbers coprime to MARKS the one nearest to MARKS / golden ratio. So no mark
 recurs, and those of neighbouring slots differ from their first digits on (a Weyl sequence)."""
 
+REPEATED = 16
+"""Different random prompts, where they are sent again and again."""
 LONGEST_ROUND = 10_000
 """Prompts in a round; weights that would need more, having no common divisor, are rounded."""
 
@@ -68,10 +71,24 @@ class HostRequests:
     to 7 us, measured with the catalog's profiles.
     """
 
-    def __init__(self, plan: BenchPlan, profile: Profile, *, model: str, nonce: str) -> None:
+    def __init__(
+        self,
+        plan: BenchPlan,
+        profile: Profile,
+        *,
+        model: str,
+        nonce: str,
+        words: Words | None = None,
+    ) -> None:
+        """`words`: what this host's prompts of a wanted length are made of; without a wanted length they are the profile's."""
         self._plan = plan
         self._model = model
-        self._prompts = PromptOrder(profile.prompts, plan.seed)
+        self._nonce = nonce
+        self._words = words or Words()
+        self._input_len = read_lengths(plan.input_len or "")
+        self._output_len = read_lengths(plan.output_len or "")
+        prompts = (RANDOM_PROMPT,) if self._input_len else profile.prompts
+        self._prompts = PromptOrder(prompts, plan.seed)
         self._first_mark = int.from_bytes(blake2b(nonce.encode(), digest_size=16).digest()) % MARKS
         self._streamed = StratifiedSample(plan.stream_share, plan.seed)
         self._duplicate_share = exact_share(plan.twin_share if plan.sameness == "pairs" else 0.0)
@@ -86,11 +103,13 @@ class HostRequests:
         which = number % len(WARMUP_PROMPTS)
         text = f"{self._mark(-1 - number)} {WARMUP_PROMPTS[which]}"
         prompt = Prompt(name=f"warmup-{which + 1}", messages=({"role": "user", "content": text},))
-        return self._planned(number, "warmup", prompt, prompt.messages)
+        return self._planned(
+            number, "warmup", prompt, prompt.messages, stream=self._streamed.includes(number)
+        )
 
     def next(self, slot: int) -> PlannedRequest:
         """Make the request of a slot: a duplicate if one is due and its original was answered, else one of its own."""
-        stream = self._streamed.includes(slot)
+        stream = self._streams(slot)
         kind: RequestKind = "repeat" if self._plan.sameness == "repeat" else "unique"
         pair = None
 
@@ -106,15 +125,34 @@ class HostRequests:
         source = slot if pair is None else pair
         prompt = self._prompts.prompt(source)
         messages: Sequence[Message] = prompt.messages
-        if kind != "repeat":
-            messages = add_mark(messages, self._mark(source), self._plan.nonce_place)
-        return self._planned(slot, kind, prompt, messages, pair)
+        plan, number = self._plan, source % REPEATED if kind == "repeat" else source
+        if self._input_len:
+            text = self._words.text(
+                self._input_len.at(f"input {plan.seed} {number}"),
+                f"{plan.seed if kind == 'repeat' else self._nonce} {number}",
+                shared=f"shared {plan.seed}" if plan.nonce_place == "end" else None,
+            )
+            messages = ({"role": "user", "content": text},)
+        elif kind != "repeat":
+            messages = add_mark(messages, self._mark(source), plan.nonce_place)
+        if self._output_len:
+            # of a prompt that is sent again and again always the same
+            of = prompt.name if kind == "repeat" and not self._input_len else number
+            limit = self._output_len.at(f"output {plan.seed} {of}")
+        else:
+            limit = limit_of(prompt, plan.max_tokens)
+        return self._planned(slot, kind, prompt, messages, pair, stream=stream, limit=limit)
 
     def answered(self, slot: int) -> None:
         """Note that this slot's request was answered ok: from now on a duplicate may repeat it."""
         if slot in self._unanswered:
             self._unanswered.remove(slot)
-            self._repeatable[self._streamed.includes(slot)].append(slot)
+            self._repeatable[self._streams(slot)].append(slot)
+
+    def _streams(self, slot: int) -> bool:
+        """Whether a slot's answer is streamed: as its body was recorded, else as the share of streams has it."""
+        own = self._prompts.prompt(slot).stream
+        return self._streamed.includes(slot) if own is None else own
 
     def _planned(
         self,
@@ -123,11 +161,25 @@ class HostRequests:
         prompt: Prompt,
         messages: Sequence[Message],
         pair: int | None = None,
+        *,
+        stream: bool,
+        limit: int | None = None,
     ) -> PlannedRequest:
-        stream, limit = self._streamed.includes(slot), limit_of(prompt, self._plan.max_tokens)
-        body = chat_body(self._model, list(messages), stream, limit, self._plan.temperature)
-        if self._plan.ignore_eos:
-            body["ignore_eos"] = True
+        plan = self._plan
+        if plan.endpoint == EMBEDDINGS:
+            stream, limit = False, 0
+        elif limit is None:
+            limit = limit_of(prompt, plan.max_tokens)
+        body = request_body(
+            self._model,
+            messages,
+            stream,
+            limit,
+            plan.temperature,
+            more=prompt.more,
+            endpoint=plan.endpoint,
+            ignore_eos=plan.ignore_eos,
+        )
         return PlannedRequest(
             slot=slot,
             kind=kind,
@@ -147,22 +199,44 @@ def limit_of(prompt: Prompt, most: int) -> int:
     return most if prompt.max_tokens is None else min(most, prompt.max_tokens)
 
 
-def chat_body(
-    model: str, messages: list[Message], stream: bool, max_tokens: int, temperature: float | None
+def request_body(
+    model: str,
+    messages: Sequence[Message],
+    stream: bool,
+    max_tokens: int,
+    temperature: float | None,
+    *,
+    more: Mapping[str, Any] = NOTHING,
+    endpoint: str = CHAT,
+    ignore_eos: bool = False,
 ) -> dict[str, Any]:
-    """The body of a chat request, as a bench and a blast send it."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "stream": stream,
-    }
+    """The body of a request, as a bench and a blast send it; `more`: what else a recorded one held, sent as it was."""
+    if endpoint == EMBEDDINGS:
+        return {"model": model, "input": text_of(messages), **more}
+    body: dict[str, Any] = {"model": model}
+    if endpoint == COMPLETIONS:
+        body["prompt"] = text_of(messages)
+    else:
+        body["messages"] = list(messages)
+    body |= {**more, "max_tokens": max_tokens, "stream": stream}
     if stream:
         # without it vLLM and SGLang stream no usage, and tokens would be an estimate
         body["stream_options"] = {"include_usage": True}
     if temperature is not None:
         body["temperature"] = temperature
+    if ignore_eos:
+        body["ignore_eos"] = True
     return body
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """The texts of a chat's messages below each other: what a completion or an embedding is asked of."""
+    texts: list[str] = []
+    for message in messages:
+        content = message.get("content")
+        parts = [part.get("text") for part in content] if isinstance(content, list) else [content]
+        texts += [text for text in parts if isinstance(text, str)]
+    return "\n\n".join(texts)
 
 
 class PromptOrder:

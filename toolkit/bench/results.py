@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.contrast import tied
 from toolkit.bench.counters import account
-from toolkit.bench.plan import BenchPlan
+from toolkit.bench.plan import EMBEDDINGS, BenchPlan
 from toolkit.bench.summary import GoodputLimits, HostSummary, best_level, knee, summary
 from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import Host, Ledger, RequestRecord
+from toolkit.records import Host, Ledger, RequestRecord, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,9 @@ class Result:
     """Beyond it more requests at once gain nothing."""
 
 
+NO_TOKENS = (
+    Verdict(code="not_judged", confidence="high", evidence="embeddings have no tokens to judge by"),
+)
 NOTHING_OVER = "no request was over when the bench ended"
 """Some may have been under way, when it was stopped."""
 
@@ -99,7 +102,7 @@ def results(
             levels=levels,
             is_shared=is_shared,
         )
-        verdicts = judgement(case).verdicts
+        verdicts = NO_TOKENS if plan.endpoint == EMBEDDINGS else judgement(case).verdicts
         if is_shared:
             verdicts = (*verdicts, same_engine(host.name, of_engine))
         shown = replace(

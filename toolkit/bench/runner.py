@@ -20,6 +20,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.health import Fitness, Health, quiet_collector, short_turns
 from toolkit.bench.host_runner import HostRunner, task_group
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.random_prompts import INEXACT
 from toolkit.bench.request_record import RequestContext
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
@@ -124,6 +125,9 @@ class Bench:
                         )
             for hosts in groups:
                 await _each(host.prepare() for host in hosts)
+                for host in hosts:
+                    if host.words is not None and not host.words.is_exact:
+                        self._warn(f"Warning: {host.host.name}: {INEXACT}")
                 await _each(host.warm_up() for host in hosts)
                 for level in range(len(self._plan.concurrencies)):
                     await _each(host.connect(level) for host in hosts)

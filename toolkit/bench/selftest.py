@@ -27,7 +27,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.host_runner import MOST_READY_CONNECTIONS
 from toolkit.bench.request_record import Response
-from toolkit.bench.requests import chat_body
+from toolkit.bench.requests import request_body
 from toolkit.bench.stamped import MODEL, TokenPace, read_stamps
 from toolkit.errors import ToolkitError
 from toolkit.records import Host
@@ -263,7 +263,7 @@ def loaded(
         await asyncio.sleep(spread_s * number / streams)
         for turn in range(ROUNDS):
             said = f"[{number * ROUNDS + turn:08}] What time is it?"
-            body = chat_body(MODEL, [{"role": "user", "content": said}], True, tokens, None)
+            body = request_body(MODEL, [{"role": "user", "content": said}], True, tokens, None)
             exchanges.append(await client.exchange(body, time.monotonic() + limit_s))
 
     async def load() -> tuple[float, float]:

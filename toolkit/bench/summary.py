@@ -135,6 +135,10 @@ class HostSummary:
     ttft_visible_p50_ms: float | None
     unique_e2e_p50_ms: float | None
     twin_e2e_p50_ms: float | None
+    ttft_mean_ms: float | None
+    """Means stand beside the medians, as other tools report them; of streams, like `tpot_mean_ms`."""
+    tpot_mean_ms: float | None
+    e2e_mean_ms: float | None
     send_lag_p99_ms: float | None
     """Of all that left, ok or not; None with fewer than 100."""
     tied_with: tuple[str, ...] = ()
@@ -190,6 +194,10 @@ def summary(
     def p50(values: Iterable[float | None]) -> float | None:
         return Sketch.of(values).quantile(0.5)
 
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) / len(known) if known else None
+
     def p99(sketch: Sketch) -> float | None:
         return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
 
@@ -228,6 +236,9 @@ def summary(
         ttft_visible_p50_ms=p50(record.ttft_visible_ms for record in answers),
         unique_e2e_p50_ms=p50(each.e2e_ms for each in answers if each.kind == "unique"),
         twin_e2e_p50_ms=p50(each.e2e_ms for each in answers if each.kind == "twin"),
+        ttft_mean_ms=mean(record.ttft_ms for record in answers),
+        tpot_mean_ms=mean(record.tpot_ms for record in answers),
+        e2e_mean_ms=mean(record.e2e_ms for record in answers),
         send_lag_p99_ms=p99(send_lag),
         error=error,
     )

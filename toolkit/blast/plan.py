@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from toolkit.bench.plan import CHAT, ENDPOINTS
+from toolkit.bench.random_prompts import read_lengths
 from toolkit.blast.pacing import MOST_RATE, MOST_TIMEOUT_S
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Kind, Profile, read_profile
@@ -29,6 +31,11 @@ class LoadSettings:
     rate: float | None = None
     """Requests a second and host; None: each user sends when its last answer is over."""
     request_timeout_s: float = REQUEST_TIMEOUT_S
+    endpoint: str = CHAT
+    input_len: str | None = None
+    """Tokens of each prompt, as `read_lengths` has it: made-up ones then, no two alike; None: the profile's prompts."""
+    output_len: str | None = None
+    """Tokens of each answer, likewise."""
 
     @property
     def canary_share(self) -> float:
@@ -93,6 +100,18 @@ LOAD_OPTIONS = (
         ),
         help="For one whole answer",
     ),
+    LoadOption(
+        *("endpoint", "--endpoint", "TOOLKIT_ENDPOINT", "<path>", str, 0, 0),
+        help=f"What is asked: {', '.join(ENDPOINTS)}",
+    ),
+    LoadOption(
+        *("input_len", "--input-len", "TOOLKIT_INPUT_LEN", "<tokens>", str, 0, 0),
+        help="Random prompts of so many tokens: 512, 256:1024, normal:512:64",
+    ),
+    LoadOption(
+        *("output_len", "--output-len", "TOOLKIT_OUTPUT_LEN", "<tokens>", str, 0, 0),
+        help="Answers of exactly so many tokens, likewise",
+    ),
 )
 
 
@@ -140,6 +159,17 @@ def plan_of(said: Mapping[str, Any], source: tuple[str, str, Kind], hosts_hash: 
                 "Leave it out for the default",
             )
         settings[option.field] = option.kind(number)
+    for name in ("input_len", "output_len"):
+        if settings.get(name) and read_lengths(settings[name]) is None:
+            raise ToolkitError(
+                f"`--{name.replace('_', '-')} {settings[name]}` is no number of tokens",
+                "Write, e.g., `512`, `256:1024` or `normal:512:64`",
+            )
+    if settings.get("endpoint", CHAT) not in ENDPOINTS:
+        raise ToolkitError(
+            f"`--endpoint {settings['endpoint']}` is none that a blast can ask",
+            f"One of {', '.join(ENDPOINTS)}",
+        )
     if not settings.get("rate"):
         settings["rate"] = None
     text, name, kind = source

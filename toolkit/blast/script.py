@@ -11,7 +11,7 @@ each of the first 4,096, which are still drawn, 2.7 us.
 import math
 import random
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -19,17 +19,19 @@ from typing import Literal
 
 import orjson
 
+from toolkit.bench.plan import CHAT, EMBEDDINGS
+from toolkit.bench.random_prompts import RANDOM_PROMPT, Words, read_lengths
 from toolkit.bench.requests import (
     MARK_STRIDE,
     MARKS,
     PromptOrder,
     StratifiedSample,
     add_mark,
-    chat_body,
     exact_share,
     limit_of,
     mark,
     proportions,
+    request_body,
 )
 from toolkit.errors import ToolkitError
 from toolkit.profiles import ANSWER, Message, Profile, Prompt
@@ -111,10 +113,27 @@ class HostScript:
         stream_share: float | None = None,
         max_tokens: int | None = None,
         first_slot: int = 0,
+        endpoint: str = CHAT,
+        input_len: str | None = None,
+        output_len: str | None = None,
+        words: Words | None = None,
     ) -> None:
         # what the user says goes before what the profile says
         if stream_share is None:
             stream_share = STREAM_SHARE if profile.stream_share is None else profile.stream_share
+        else:
+            prompts = tuple(replace(prompt, stream=None) for prompt in profile.prompts)
+            profile = replace(profile, prompts=prompts)
+        self._input_len, self._output_len = (
+            read_lengths(input_len or ""),
+            read_lengths(output_len or ""),
+        )
+        if self._input_len:
+            # each is like no other, as those of other load generators are
+            profile = replace(
+                profile, prompts=(RANDOM_PROMPT,), unique_share=1.0, shared_prefix=None
+            )
+        self._endpoint, self._nonce, self._words = endpoint, nonce, words or Words()
         for share, name, hint in (
             (stream_share, "streams", "Give 0 to 1, e.g., 0.5"),
             (canary_share, "canaries", "Give 0 for none, or up to 1, e.g., 0.01"),
@@ -168,7 +187,7 @@ class HostScript:
                 answer = yield replace(
                     order,
                     prompt=f"{prompt.name}/{number}",
-                    body=self._body([*system, text], order.stream, order.max_tokens),
+                    body=self._body([*system, text], order.stream, order.max_tokens, prompt),
                     repeats=False,
                     goes_on=number <= len(prompt.then),
                 )
@@ -206,7 +225,7 @@ class HostScript:
         if unique:
             self._marked += 1
             return self._marked_order("ranked", prompt, stream, -self._marked)
-        order = self._made("ranked", prompt, list(prompt.messages), stream)
+        order = self._made("ranked", prompt, prompt.messages, stream, prompt.name)
         if code in self._asked:
             return replace(order, repeats=True)
         self._asked.add(code)
@@ -222,24 +241,50 @@ class HostScript:
         # canary without it would make every ranked answer look quick
         is_behind = bool(self._profile.shared_prefix)
         messages = add_mark(prompt.messages, word, "end" if is_behind else "front")
-        return self._made(kind, prompt, messages, stream)
+        if self._input_len:
+            tokens = self._input_len.at(f"input {self._seed} {number}")
+            text = self._words.text(tokens, f"{self._nonce} {number}")
+            messages = [{"role": "user", "content": text}]
+        return self._made(kind, prompt, messages, stream, number)
 
     def _made(
-        self, kind: OrderKind, prompt: Prompt, messages: list[Message], stream: bool
+        self,
+        kind: OrderKind,
+        prompt: Prompt,
+        messages: Sequence[Message],
+        stream: bool,
+        which: int | str,
     ) -> Order:
+        """`which` decides how long an answer of a wanted length is."""
         limit = limit_of(prompt, self._max_tokens)
+        if self._endpoint == EMBEDDINGS:
+            stream, limit = False, 0
+        elif self._output_len:
+            limit = self._output_len.at(f"output {self._seed} {which}")
         return Order(
             kind=kind,
             prompt=prompt.name,
             stream=stream,
             max_tokens=limit,
-            body=self._body(messages, stream, limit),
+            body=self._body(messages, stream, limit, prompt),
             repeats=False,
             goes_on=kind == "ranked" and bool(prompt.then),
         )
 
-    def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> bytes:
-        return orjson.dumps(chat_body(self._model, messages, stream, max_tokens, None))
+    def _body(
+        self, messages: Sequence[Message], stream: bool, max_tokens: int, prompt: Prompt
+    ) -> bytes:
+        body = request_body(
+            self._model,
+            messages,
+            stream,
+            max_tokens,
+            None,
+            more=prompt.more,
+            endpoint=self._endpoint,
+            ignore_eos=self._output_len is not None,
+        )
+        return orjson.dumps(body)
 
 
 class Caller:
@@ -326,7 +371,9 @@ class _Rounds:
         self._taken += 1
         if place == len(self._codes):
             # in the first round they are drawn: 2 us each, and none of it before the start
-            code = self._place[self._order.prompt(place).name] * 2 + self._streams.includes(place)
+            prompt = self._order.prompt(place)
+            streams = self._streams.includes(place) if prompt.stream is None else prompt.stream
+            code = self._place[prompt.name] * 2 + streams
             self._codes.append(code * 2 + self._unique.includes(place))
         return self._codes[place]
 

@@ -69,6 +69,13 @@ def levels_of(text: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
+def length_of(text: str) -> str | None:
+    """Tokens: `512`, `256:1024` or `normal:512:64`, as they stand; None for what is none."""
+    from toolkit.bench.random_prompts import read_lengths
+
+    return text if read_lengths(text) else None
+
+
 def price_of(text: str) -> tuple[float, float] | None:
     """What a million tokens of prompts and of answers cost; one price is for both."""
     try:
@@ -111,6 +118,11 @@ SIZE = Written(
     "size", lambda text: bytes_of(text) or None, "is no size; write e.g. `512MiB` or `8GiB`"
 )
 LEVELS = Written("levels", levels_of, "is no list of numbers; write e.g. `1,2,4,8`")
+LENGTH = Written(
+    "tokens",
+    length_of,
+    "is no number of tokens; write e.g. `512`, `256:1024` (evenly between) or `normal:512:64` (mean, deviation)",
+)
 PRICE = Written(
     "price",
     price_of,

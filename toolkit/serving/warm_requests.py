@@ -14,8 +14,8 @@ from toolkit.bench.requests import (
     WARMUP_PROMPTS,
     HostRequests,
     PlannedRequest,
-    chat_body,
     limit_of,
+    request_body,
 )
 from toolkit.profiles import Profile, Prompt
 
@@ -142,7 +142,9 @@ class WarmRequests:
             limit = self._profile.max_tokens or CLIENTS_MAX_TOKENS
             prompts = sorted(self._profile.prompts, key=lambda prompt: -prompt.weight)
             bodies = [
-                chat_body(self._model, list(each.messages), streams, limit_of(each, limit), None)
+                request_body(
+                    self._model, each.messages, streams, limit_of(each, limit), None, more=each.more
+                )
                 for each in prompts[:MOST_SEEDS]
                 for streams in (False, True)
                 if self._stream in (None, streams)

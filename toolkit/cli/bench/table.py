@@ -50,10 +50,17 @@ FIGURES: Mapping[str, Column] = {
     "rps": Column("req/s", lambda one: per_second(one.rps), right=True, spare=1),
     "output_tokens_per_s": Column("tok/s", _tokens_per_s, right=True, spare=2),
     "ttft_p50_ms": Column("TTFT p50", lambda one: latency(one.ttft_p50_ms), right=True, spare=3),
+    "ttft_mean_ms": Column(
+        "TTFT mean", lambda one: latency(one.ttft_mean_ms), right=True, spare=11
+    ),
     "ttft_p95_ms": Column("p95", lambda one: latency(one.ttft_p95_ms), right=True, spare=8),
     "tpot_p50_ms": Column("TPOT p50", lambda one: latency(one.tpot_p50_ms), right=True, spare=7),
+    "tpot_mean_ms": Column(
+        "TPOT mean", lambda one: latency(one.tpot_mean_ms), right=True, spare=12
+    ),
     "itl_p95_ms": Column("ITL p95", lambda one: latency(one.itl_p95_ms), right=True, spare=9),
     "e2e_p50_ms": Column("E2E p50", lambda one: latency(one.e2e_p50_ms), right=True),
+    "e2e_mean_ms": Column("E2E mean", lambda one: latency(one.e2e_mean_ms), right=True, spare=11),
     "e2e_p95_ms": Column("p95", lambda one: latency(one.e2e_p95_ms), right=True, spare=6),
     "twin_e2e_p50_ms": Column(
         "twins", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
@@ -76,7 +83,7 @@ def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterat
     level = [AT_ONCE] if sweeps else []
     good = [GOOD, GOODPUT] if any(one.good_share is not None for one in figures) else []
     yield table_of([HOST, *level, *FIGURES.values(), *good, VERDICTS], figures, console)
-    below = list(notes(_notes(figures)))
+    below = list(notes(why_sentences(figures)))
     if below:
         yield Text()
         yield from below
@@ -85,23 +92,29 @@ def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterat
         yield Text()
         yield Text(each.summary.name, style="bold")
         yield table_of(of_a_level, each.levels, console)
-        yield Text(_sweep_sentence(each))
+        yield Text(sweep_sentence(each))
     yield Text()
-    yield from _fastest(figures)
+    if first := fastest(figures):
+        yield Text.assemble(("fastest", "bold"), f"  {first}")
+    if fitness.warning:
+        yield Text(fitness.warning, style="bold red")
+    elif measured := machine_sentence(fitness):
+        yield Text.assemble((measured[:12], "bold"), f" {measured[12:]}")
+    yield Text(LEGEND, style="dim")
+
+
+def machine_sentence(fitness: Fitness) -> str | None:
+    """Whether this machine was the limit, and by what it is known; None where nothing was measured."""
     known = {
         f"its event loop {latency(fitness.loop_lag_p99_ms)} late (p99)": fitness.loop_lag_p99_ms,
         f"sends {latency(fitness.send_lag_p99_ms)} late (p99)": fitness.send_lag_p99_ms,
         f"{percent(fitness.cpu_share)} of a core": fitness.cpu_share,
     }
     measured = ", ".join(words for words, figure in known.items() if figure is not None)
-    if fitness.warning:
-        yield Text(fitness.warning, style="bold red")
-    elif measured:
-        yield Text.assemble(("this machine", "bold"), f"  was not the limit: {measured}")
-    yield Text(LEGEND, style="dim")
+    return fitness.warning or (f"this machine was not the limit: {measured}" if measured else None)
 
 
-def _notes(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
+def why_sentences(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
     """Why nothing was answered, then the verdicts' evidence: host, title, sentence."""
     for one in figures:
         kind = next(iter(one.error_kinds), "")
@@ -120,7 +133,7 @@ def _notes(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
                 yield one.name, title, verdict.evidence
 
 
-def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
+def fastest(figures: Sequence[HostSummary]) -> str | None:
     """Name the host with the shortest unique answers among those that were judged and that nothing else explains."""
 
     def typical_ms(one: HostSummary) -> float:
@@ -134,15 +147,15 @@ def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
         and any(verdict.code == "clean" for verdict in one.verdicts)
     ]
     if len(clean) < 2:
-        return
+        return None
     first = min(clean, key=typical_ms)
     tied = ", ".join(name for name in first.tied_with if any(one.name == name for one in clean))
     answers = f"answers of {latency(typical_ms(first))} in the median"
     rest = f"does not tell it from {tied}" if tied else "tells it from every other clean host"
-    yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
+    return f"{first.name}: {answers}; this run {rest}"
 
 
-def _sweep_sentence(sweep: Result) -> str:
+def sweep_sentence(sweep: Result) -> str:
     """Which level keeps the limits, and where more requests at once stop to gain anything, or why nobody can tell."""
     parts = []
     if sweep.summary.good_share is not None:

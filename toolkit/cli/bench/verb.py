@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import click
 
+from toolkit.bench.plan import CHAT, EMBEDDINGS, ENDPOINTS
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.inputs import (
@@ -21,7 +22,15 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
-from toolkit.cli.options import DURATION, FILE, LEVELS, PROFILE, database_option, tls_options
+from toolkit.cli.options import (
+    DURATION,
+    FILE,
+    LENGTH,
+    LEVELS,
+    PROFILE,
+    database_option,
+    tls_options,
+)
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
@@ -90,11 +99,33 @@ DRAW_EVERY_S = 0.25
 @advanced("--sequential", is_flag=True, help="One host after the other, not all at once.")
 @advanced("--stream/--no-stream", default=None, help="Stream all answers, or none.")
 @advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
+@advanced(
+    "--endpoint",
+    type=click.Choice(ENDPOINTS),
+    default=CHAT,
+    show_default=True,
+    help="What is asked; of embeddings only E2E is known.",
+)
+@advanced(
+    "--input-len",
+    aliases=["--random-input-len"],
+    type=LENGTH,
+    metavar="TOKENS",
+    help="Random prompts of so many tokens: `512`, `256:1024`, `normal:512:64`.",
+)
+@advanced(
+    "--output-len",
+    aliases=["--random-output-len"],
+    type=LENGTH,
+    metavar="TOKENS",
+    help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
+)
 @advanced("--max-tokens", type=int, help=f"Per answer.  [default: profile, else {MAX_TOKENS}]")
 @advanced("--temperature", type=float, help="Sent only when given.")
 @advanced("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
-@click.option(
+@option(
     "--profile",
+    aliases=["--dataset-path"],
     default="bench",
     show_default=True,
     metavar="NAME|FILE",
@@ -138,6 +169,17 @@ DRAW_EVERY_S = 0.25
     help="Where a sweep's picture goes, a PNG.  [default: sweep-RUN.png beside the database]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
+@advanced(
+    "--csv",
+    "csv_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the figures, a line a host, of a sweep a line a level.",
+)
+@advanced(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write table, verdicts and plot as one page.",
+)
 @database_option
 @advanced("--no-store", is_flag=True, help="Keep nothing.")
 @tls_options
@@ -153,6 +195,9 @@ def command(
     sequential: bool,
     stream: bool | None,
     mix: int | None,
+    endpoint: str,
+    input_len: str | None,
+    output_len: str | None,
     max_tokens: int | None,
     temperature: float | None,
     ignore_eos: bool,
@@ -167,6 +212,8 @@ def command(
     seed: int,
     chart: Path | None,
     as_json: bool,
+    csv_file: Path | None,
+    html: Path | None,
     database: Path,
     no_store: bool,
     insecure: bool,
@@ -186,6 +233,10 @@ def command(
       toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
           --sweep-concurrency 1,2,4,8,16,32
       toolkit bench hosts.txt --profile contest --mix 50 --repeat
+      toolkit bench hosts.txt --input-len 512 --output-len normal:128:32
+          prompts and answers of exactly so many tokens
+      toolkit bench hosts.txt --dataset-path sharegpt.json --num-prompts 200
+      toolkit bench hosts.txt --endpoint /v1/embeddings --input-len 256
       toolkit bench hosts.txt --json   one object a host
 
     Exits with 1 when no host answered anything, 130 when it was interrupted; what was measured is kept.
@@ -205,6 +256,14 @@ def command(
             nonce is not None and repeat and not unique,
             "--nonce marks unique prompts; --repeat sends them as they are",
         ),
+        (
+            max_tokens is not None and output_len is not None,
+            "--output-len says how long answers are; leave --max-tokens out",
+        ),
+        (
+            endpoint == EMBEDDINGS and bool(stream or mix or output_len or max_tokens),
+            "embeddings stream nothing and have no length; leave --stream, --mix, --output-len and --max-tokens out",
+        ),
         (chart is not None and not sweep_concurrency, "--chart goes with --sweep-concurrency"),
         (
             chart is not None and chart.suffix.lower() not in ("", ".png"),
@@ -219,14 +278,16 @@ def command(
     from toolkit.bench.results import results
     from toolkit.bench.runner import Bench
     from toolkit.bench.summary import read_limits
+    from toolkit.cli.bench.files import bench_page, csv_text
     from toolkit.cli.catalog import profile_from
+    from toolkit.cli.output import writing
     from toolkit.records import Run
     from toolkit.store import Store
 
     found, prompts = hosts_from(hosts), profile_from(profile)
-    if prompts.left_out:
-        keys = ", ".join(f"`{key}`" for key in prompts.left_out)
-        click.echo(f"Warning: these keys of `{profile}` are not sent: {keys}", err=True)
+    if input_len is None:
+        for note in prompts.notes:
+            click.echo(f"Note: {note}", err=True)
 
     # what the user said, else the profile, else the default
     if num_prompts is None and duration is None:
@@ -238,6 +299,10 @@ def command(
     stream_share = 1.0 if prompts.stream_share is None else prompts.stream_share
     if mix is not None or stream is not None:
         stream_share = float(stream or False) if mix is None else mix / 100
+        # the user's word goes before what was recorded
+        prompts = replace(
+            prompts, prompts=tuple(replace(prompt, stream=None) for prompt in prompts.prompts)
+        )
     plan = BenchPlan(
         requests=num_prompts,
         duration_s=duration,
@@ -246,9 +311,12 @@ def command(
         arrival=arrival or "poisson",
         levels=sweep_concurrency,
         stream_share=stream_share,
+        endpoint=endpoint,
+        input_len=input_len,
+        output_len=output_len,
         max_tokens=max_tokens,
         temperature=temperature,
-        ignore_eos=ignore_eos,
+        ignore_eos=ignore_eos or output_len is not None,
         sameness="pairs" if unique == repeat else "unique" if unique else "repeat",
         nonce_place=nonce or "front",
         warmup=warmup,
@@ -261,8 +329,13 @@ def command(
         limits = None if goodput is None else read_limits(goodput)
     except ToolkitError as error:
         raise click.UsageError(f"{error.message}\n\nHint: {error.hint}") from error
-    if chart is not None:
-        _refuse_unwritable(chart)
+    for what, path, option_name in (
+        ("picture", chart, "--chart"),
+        ("table", csv_file, "--csv"),
+        ("page", html, "--html"),
+    ):
+        if path is not None:
+            _refuse_unwritable(what, path, option_name)
 
     refused: ToolkitError | None = None
     try:
@@ -270,7 +343,13 @@ def command(
             keys_by_name, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
             progress = BenchProgress(plan, len(found))
             clients = [
-                HostClient(host, tls=tls, key=keys_by_name.get(host.name), timeout_s=timeout)
+                HostClient(
+                    host,
+                    tls=tls,
+                    key=keys_by_name.get(host.name),
+                    timeout_s=timeout,
+                    endpoint=endpoint,
+                )
                 for host in found
             ]
 
@@ -324,6 +403,14 @@ def command(
                 chart = database.parent / f"sweep-{bench.id}.png"
             if chart and any(level.ok for result in judged for level in result.levels):
                 _draw(judged, chart)
+            if csv_file:
+                with writing("Table", csv_file, "--csv"):
+                    csv_file.write_text(csv_text(judged), encoding="utf-8")
+            if html:
+                with writing("Page", html, "--html"):
+                    html.write_text(
+                        bench_page(judged, plan, bench.fitness, prompts.name), encoding="utf-8"
+                    )
             if refused:
                 raise refused
     except KeyboardInterrupt:  # a second one ends everything
@@ -487,11 +574,11 @@ def _print(judged: "Sequence[Result]", bench: "Bench", *, as_json: bool) -> None
         click.echo(bench.fitness.warning, err=True)
 
 
-# --- a sweep's picture -----------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------
 
 
-def _refuse_unwritable(path: Path) -> None:
-    """Say it before the sweep and not after it."""
+def _refuse_unwritable(what: str, path: Path, option_name: str) -> None:
+    """Say it before the bench and not after it."""
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
@@ -501,8 +588,8 @@ def _refuse_unwritable(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise ToolkitError(
-            f"the picture `{path}` cannot be written: {reason_of(error)}",
-            "Give another file: `--chart`",
+            f"the {what} `{path}` cannot be written: {reason_of(error)}",
+            f"Give another file: `{option_name}`",
         ) from error
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from rich.text import Text
 
+from toolkit.bench.plan import CHAT, EMBEDDINGS
+from toolkit.bench.random_prompts import RANDOM_PROMPT
 from toolkit.bench.requests import proportions
 from toolkit.cli.blast.plan import BlastPlan
 from toolkit.cli.output import print_json
 from toolkit.profiles import Prompt
 from toolkit.report.tables import Column, screen
-from toolkit.units import DASH, counted, percent, spoken
+from toolkit.units import DASH, counted, percent, spoken, whole
 
 ANSWER_S = 2.0
 """Assumed of an answer where users wait for it; nobody was asked. The contest's servers took 2 to 3 s for theirs."""
@@ -21,16 +23,18 @@ WIDEST = 40
 def show(plan: BlastPlan, *, scout_every_s: float | None, as_json: bool) -> None:
     """Print the plan: one JSON object a host, or tables and sentences. `scout_every_s` None: nobody looks beside the load."""
     requests = expected_requests(plan)
-    turns = proportions(plan.profile.prompts)
+    asked = (RANDOM_PROMPT,) if plan.input_len else plan.profile.prompts
+    turns = proportions(asked)
+    has_limit = plan.output_len is None and plan.endpoint != EMBEDDINGS
     prompts: list[dict[str, Any]] = [
         {
             "name": prompt.name,
             "share": turn / sum(turns),
-            "prompt_chars": chars(prompt),
-            "max_tokens": plan.max_tokens_of(prompt.max_tokens),
+            "prompt_chars": None if plan.input_len else chars(prompt),
+            "max_tokens": plan.max_tokens_of(prompt.max_tokens) if has_limit else None,
             "steps": 1 + len(prompt.then),
         }
-        for prompt, turn in zip(plan.profile.prompts, turns, strict=True)
+        for prompt, turn in zip(asked, turns, strict=True)
     ]
     if as_json:
         for host in plan.hosts:
@@ -73,8 +77,8 @@ def show(plan: BlastPlan, *, scout_every_s: float | None, as_json: bool) -> None
         [
             Column("prompt", lambda prompt: prompt["name"], widest=WIDEST),
             Column("share", lambda prompt: percent(prompt["share"]), right=True),
-            Column("characters", lambda prompt: f"{prompt['prompt_chars']:,}", right=True),
-            Column("max tokens", lambda prompt: f"{prompt['max_tokens']:,}", right=True),
+            Column("characters", lambda prompt: whole(prompt["prompt_chars"]), right=True),
+            Column("max tokens", lambda prompt: whole(prompt["max_tokens"]), right=True),
             Column("requests in a row", lambda prompt: f"{prompt['steps']:,}", right=True),
         ],
         prompts,
@@ -121,7 +125,16 @@ def sentences(plan: BlastPlan, scout_every_s: float | None) -> Iterator[str]:
         )
     else:
         yield f"Every host is sent {plan.rate:g} requests a second, whatever answers take."
-    yield f"{plan.streamed:.0%} of the answers are streamed."
+    if plan.input_len:
+        yield (
+            f"Random prompts of {plan.input_len} tokens, as each host's own tokenizer counts; no two alike."
+        )
+    if plan.output_len:
+        yield f"Answers of exactly {plan.output_len} tokens: vLLM and SGLang are told to ignore the end of text."
+    if plan.endpoint != CHAT:
+        yield f"Asked is {plan.endpoint}."
+    if plan.endpoint != EMBEDDINGS:
+        yield f"{plan.streamed:.0%} of the answers are streamed."
     if plan.canaries:
         yield (
             f"{plan.canaries:g} % of the requests are canaries: a prompt like no other, then exactly the same "

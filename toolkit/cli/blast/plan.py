@@ -110,9 +110,8 @@ def plan_of(
                 f"run `{resumed.id}` has had all its {planned_s:,.0f} s",
                 "Say how much longer, e.g., `--duration 10m`",
             )
-    if found.left_out:
-        keys = ", ".join(f"`{key}`" for key in found.left_out)
-        notes.append(f"Warning: these keys of `{word}` are not sent: {keys}")
+    if not load.get("input_len"):
+        notes += [f"Note: {note}" for note in found.notes]
     if found.phases and resumed:
         # the load's shape counts from its own start, and knows of no earlier one
         notes.append(f"The phases of `{found.name}` begin anew")

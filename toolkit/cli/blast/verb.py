@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.bench.plan import ENDPOINTS
 from toolkit.blast.pacing import MOST_RATE, MOST_TIMEOUT_S
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
-from toolkit.cli.help_page import Command, advanced
+from toolkit.cli.help_page import Command, advanced, option
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -20,6 +21,7 @@ from toolkit.cli.inputs import (
 from toolkit.cli.options import (
     DURATION,
     FILE,
+    LENGTH,
     LONGEST_WINDOW_S,
     PROFILE,
     database_option,
@@ -75,12 +77,32 @@ KNOWN_RUNS = 5
     type=click.FloatRange(min=0, min_open=True),
     help="Requests a second and host, whatever answers take; `--users` caps those under way.",
 )
-@click.option(
+@option(
     "--profile",
+    aliases=["--dataset-path"],
     metavar="NAME|FILE",
     type=PROFILE,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  "
     f"[default: {DEFAULT_PROFILE}]",
+)
+@advanced(
+    "--endpoint",
+    type=click.Choice(ENDPOINTS),
+    help="What is asked; of embeddings only E2E is known.  [default: /v1/chat/completions]",
+)
+@advanced(
+    "--input-len",
+    aliases=["--random-input-len"],
+    type=LENGTH,
+    metavar="TOKENS",
+    help="Random prompts of so many tokens, no two alike: `512`, `256:1024`, `normal:512:64`.",
+)
+@advanced(
+    "--output-len",
+    aliases=["--random-output-len"],
+    type=LENGTH,
+    metavar="TOKENS",
+    help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
 )
 @advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
 @advanced("--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]")
@@ -130,11 +152,12 @@ KNOWN_RUNS = 5
 @advanced(
     "--non-neutral",
     is_flag=True,
-    help="Run although a host is on this machine; the run is marked as such.",
+    help="Run although a host is on this machine; the run is marked as not valid for ranking.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a host of the final standings."
 )
+@click.option("--is-demo", is_flag=True, hidden=True, help="Its database is gone at its end.")
 @database_option
 @tls_options
 def command(
@@ -147,6 +170,7 @@ def command(
     scout_every: float,
     non_neutral: bool,
     as_json: bool,
+    is_demo: bool,
     database: Path,
     insecure: bool,
     ca: str | None,
@@ -165,6 +189,8 @@ def command(
           4 requests a second to each host
       toolkit blast hosts.txt --profile bench --mix 100
           other prompts, all answers streamed
+      toolkit blast hosts.txt --input-len 512 --output-len 256:512
+          random prompts and answers of so many tokens
       toolkit blast hosts.txt --resume 3f2a9c01d4e7
           go on with a run that was cut off
       toolkit blast hosts.txt --json      the final standings, one object a host
@@ -221,7 +247,7 @@ def command(
     if not_neutral and not non_neutral:
         raise ToolkitError(
             f"{not_neutral}: the load would take CPU from the server it measures, and no network lies between",
-            "Start the load from another machine; `--non-neutral` runs it all the same and marks the run",
+            "Start the load from another machine; `--non-neutral` runs it all the same, marked as not valid for ranking",
         )
     allow_open_files()
     occupy_standard_files()
@@ -310,6 +336,7 @@ def command(
             not_neutral=not_neutral,
             again=again,
             as_json=as_json,
+            is_demo=is_demo,
         )
     sys.exit(exit_code)
 
@@ -365,6 +392,7 @@ def _show_end(
     not_neutral: str | None,
     again: str,
     as_json: bool,
+    is_demo: bool,
 ) -> int:
     """Show how it came out; the exit code. `code`, `lines`: the load's, `again`: what goes on with it.
 
@@ -392,8 +420,9 @@ def _show_end(
             click.echo(f"Warning: {strain}", err=True)
         if not_neutral and as_json:  # the board says so itself
             click.echo(f"Not valid for ranking: {not_neutral}", err=True)
-        board = command_on(database, "board", "--run", run)
-        click.echo(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
+        if not is_demo:
+            board = command_on(database, "board", "--run", run)
+            click.echo(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
     ended = store.run(run)
     if ended is None or ended.ended_at is None:
         raise failure(code, lines, run=run, is_begun=True, resume_command=again)

@@ -1,0 +1,127 @@
+"""Prompts of exactly so many tokens by a server's own tokenizer: which lengths are wanted, and words that make them. No I/O.
+
+Tokenizers part a text at its blanks first, so n words that are one token each, with the blank before them, are n tokens
+more. Which words these are, and how many tokens stand around a prompt (a chat's template), the server itself tells:
+`calibration` asks how many tokens a few texts have, and checks what follows from it.
+"""
+
+import random
+import re
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
+
+from toolkit.profiles import Prompt
+
+MOST_TOKENS = 10_000_000
+DEVIATIONS = 3
+"""So many standard deviations from the mean a normal distribution is cut off: 3 draws of 1,000 would lie beyond."""
+FIRST = "Read"
+"""Each prompt's first word, which has no blank before it."""
+WORDS = tuple(
+    (
+        "the of and to in is that for it was on with as be at by this had not are but from or have an they which one"
+        " you were all her she there would their we him been has when who will no more if out so said what up its"
+        " about into than them can only other time new some could these two may first then do any like my now over"
+        " such our man me even most made after also did many"
+    ).split()
+)
+INEXACT = "the lengths of its prompts are estimates, a word for a token: it does not count tokens, or not by words"
+LEAST_WORDS = 8
+"""Different ones; with fewer, prompts would hardly differ."""
+LEAST_OWN = 6
+"""Words that a prompt needs to be like no other: of 30 words, one of 700 million."""
+RANDOM_PROMPT = Prompt(name="random", messages=({"role": "user", "content": FIRST},))
+"""Stands for all of them in a profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of prompts or of answers."""
+
+    least: int
+    most: int
+    mean: float | None = None
+    """Of a normal distribution; None: each length is as likely as any other."""
+    deviation: float = 0.0
+
+    def at(self, key: str) -> int:
+        """The length that belongs to a key: equal at every host, in every run."""
+        draw = random.Random(key)  # noqa: S311 (it must repeat itself)
+        if self.mean is None:
+            return draw.randint(self.least, self.most)
+        return min(self.most, max(self.least, round(draw.gauss(self.mean, self.deviation))))
+
+
+def read_lengths(text: str) -> Lengths | None:
+    """Read `512`, `256:1024` (evenly from one to the other) or `normal:512:64` (mean, standard deviation); None for what is none."""
+    found = re.fullmatch(r"(normal:)?([0-9]{1,8})(?::([0-9]{1,8}))?", text.strip(), re.ASCII)
+    if found is None or (found[1] and not found[3]):
+        return None
+    first, second = int(found[2]), int(found[3] or found[2])
+    if found[1]:
+        least, most = max(1, first - DEVIATIONS * second), first + DEVIATIONS * second
+        wanted = Lengths(least=least, most=most, mean=first, deviation=second)
+    else:
+        wanted = Lengths(least=first, most=second)
+    return wanted if 1 <= min(first, wanted.least) <= wanted.most <= MOST_TOKENS else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What one server's prompts are made of."""
+
+    words: tuple[str, ...] = WORDS
+    around: int = 1
+    """Tokens of a prompt that says FIRST, with all that the server puts around it."""
+    is_exact: bool = False
+    """The server counted; else a word is taken for a token, as INEXACT says."""
+
+    @property
+    def least(self) -> int:
+        """Tokens of the shortest prompt that is like no other."""
+        return self.around + LEAST_OWN
+
+    def refusal(self, lengths: Lengths) -> str | None:
+        """Why prompts of such lengths cannot be made here; None: they can."""
+        if lengths.least >= self.least:
+            return None
+        return (
+            f"no prompt can have {lengths.least} tokens here: its beginning and what the server puts around it are"
+            f" {self.around}, and {LEAST_OWN} more tell it from others; ask for {self.least} or more"
+        )
+
+    def text(self, tokens: int, key: str, *, shared: str | None = None) -> str:
+        """A prompt of so many tokens; equal keys give equal ones. `shared`: of what all but its last words are made."""
+        count = max(0, tokens - self.around)
+        words: list[str] = []
+        if shared is not None:
+            draw = random.Random(shared)  # noqa: S311 (it must repeat itself)
+            words = draw.choices(self.words, k=max(0, count - LEAST_OWN))
+        draw = random.Random(key)  # noqa: S311 (likewise)
+        return " ".join((FIRST, *words, *draw.choices(self.words, k=count - len(words))))
+
+
+def calibration(checked: Iterable[int]) -> Generator[str, int, Words]:
+    """Find the words of one token each; it yields texts, and is sent how many tokens a prompt of each has.
+
+    Of `checked` lengths a prompt is made and counted, too: a tokenizer that does not part texts at blanks is found out.
+    """
+    around = yield FIRST
+
+    def single(words: tuple[str, ...]) -> Generator[str, int, tuple[str, ...]]:
+        added = (yield " ".join((FIRST, *words))) - around
+        if added == len(words):
+            return words
+        if len(words) == 1:
+            return ()
+        middle = len(words) // 2
+        return (yield from single(words[:middle])) + (yield from single(words[middle:]))
+
+    found = yield from single(WORDS)
+    if len(found) < LEAST_WORDS:
+        return Words(around=around)
+    words = Words(words=found, around=around, is_exact=True)
+    for tokens in checked:
+        if tokens >= words.least and (yield words.text(tokens, "checked")) != tokens:
+            return replace(words, is_exact=False)
+    return words
