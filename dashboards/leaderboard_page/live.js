@@ -157,7 +157,8 @@ export default function ({ data, parentElement }) {
   const html = data instanceof Uint8Array ? new TextDecoder().decode(data) : String(data ?? "");
   let state = roots.get(parentElement);
   if (!state) {
-    const root = document.createElement("div");
+    // a published page comes with its HTML
+    const root = parentElement.querySelector(":scope > .live") ?? document.createElement("div");
     root.className = "live";
     parentElement.append(root);
     state = { root, html: null, taken: 0, timer: 0 };

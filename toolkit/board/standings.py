@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from math import floor
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from toolkit.records import MOST_ERRORS, NOT_VALID, Event, Verdict
 from toolkit.safe_text import spreadsheet_cell
@@ -159,6 +159,22 @@ def why_not_valid(events: Iterable[Event]) -> str | None:
         if event.kind == "mark" and begins in (NOT_VALID, "not neutral"):
             return reason
     return None
+
+
+def json_rows(board: Board) -> Iterator[dict[str, Any]]:
+    """What `toolkit board --json` prints of each host; those left out come last, without rank."""
+    about = {
+        "run": board.run,
+        "rank_by": board.rank_by,
+        "honest": board.honest,
+        "elapsed_s": board.elapsed_s,
+        "counted_s": board.counted_s,
+        "limited_s": board.limited_s,
+        "frozen_at_s": board.frozen_at_s,
+        "ended": board.ended,
+    }
+    for standing in (*board.standings, *board.left_out):
+        yield asdict(standing) | about
 
 
 def csv_of(board: Board, columns: Sequence[str]) -> str:

@@ -1,9 +1,11 @@
-"""The leaderboard page as `toolkit board --serve` and a demo serve it: started, awaited, stopped."""
+"""The leaderboard page as `toolkit board --serve` and a demo serve it: started, awaited, stopped; and its modules, for `--publish`."""
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from toolkit.cli.children import LOOPBACK, answers, environment, server, wait_until_up
@@ -22,6 +24,14 @@ START_LIMIT_S = 60.0
 def page_file(package: Path = PACKAGE) -> Path:
     """Where the page is. Raises ToolkitError."""
     return front_end("dashboards", "leaderboard.py", "is the leaderboard", package)
+
+
+def page_module(name: str) -> ModuleType:
+    """A module of the page, found as `streamlit run` finds it: the page is a front end of its own, and no part of this package."""
+    folder = str(page_file().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(f"leaderboard_page.{name}")
 
 
 def page_port(wanted: int | None, host: str = LOOPBACK) -> int:

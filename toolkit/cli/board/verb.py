@@ -3,14 +3,13 @@
 import math
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of
+from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of, json_rows
 from toolkit.cli.help_page import Group, advanced
 from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option, run_word
 from toolkit.cli.output import print_json
@@ -45,6 +44,8 @@ figures.
 \b
   toolkit board --json | jq .name
   toolkit board --serve   the leaderboard as a page, until Ctrl-C
+  toolkit board --publish DIR
+      as files for any web server, until the run is over; then with its replay
   toolkit board freeze
       the public board stops here, for whoever may not see the database
   toolkit board reveal    and shows everything again
@@ -69,7 +70,9 @@ run_option = advanced(
     invoke_without_command=True,
 )
 @click.option("--watch", is_flag=True, help="Draw it anew every 2 s.")
-@advanced("--count", type=click.IntRange(min=1), help="End --watch after so many drawings.")
+@advanced(
+    "--count", type=click.IntRange(min=1), help="End --watch or --publish after so many refreshes."
+)
 @click.option("--at", type=MOMENT, help='As it stood then: `14:32`, `"5m ago"`.')
 @click.option(
     "--window", type=DURATION, default="15m", show_default=True, help="How far it looks back."
@@ -97,6 +100,13 @@ run_option = advanced(
     help="Serve the leaderboard as a page.",
 )
 @advanced(
+    "--publish",
+    "publish_into",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep it in DIR as files for any web server.",
+)
+@advanced(
     "--port",
     type=click.IntRange(1, 65535),
     help="With --serve.  [default: 8501, or a free one]",
@@ -122,6 +132,7 @@ def command(
     as_json: bool,
     as_csv: bool,
     serve: bool,
+    publish_into: Path | None,
     port: int | None,
     host: str | None,
     database: Path,
@@ -137,7 +148,10 @@ def command(
         (as_json and as_csv, "--json and --csv are two; choose one"),
         (watch and as_csv, "--csv is one table; leave --watch out, or take --json"),
         (watch and at is not None, "--at is one moment; leave --watch out"),
-        (count is not None and not watch, "--count goes with --watch"),
+        (
+            count is not None and not (watch or publish_into),
+            "--count goes with --watch or --publish",
+        ),
         (window > LONGEST_WINDOW_S, "--window is a day at most"),
         (port is not None and not serve, "--port goes with --serve"),
         (host is not None and not serve, "--host goes with --serve"),
@@ -145,6 +159,12 @@ def command(
         (serve and as_json, "--serve is a page; leave --json out"),
         (serve and as_csv, "--serve is a page; leave --csv out"),
         (serve and everything, "--serve is a page; leave --all out"),
+        (publish_into and serve, "--publish writes files; leave --serve out"),
+        (publish_into and watch, "--publish follows the run; leave --watch out"),
+        (publish_into and at is not None, "--publish follows the run; leave --at out"),
+        (publish_into and as_json, "--publish writes standings.json, too; leave --json out"),
+        (publish_into and as_csv, "--publish writes files; leave --csv out"),
+        (publish_into and everything, "what is published stops at a freeze; leave --all out"),
     ):
         if is_so:
             raise click.UsageError(message)
@@ -152,9 +172,9 @@ def command(
     window_s = max(1, round(window))
     # the last second that had ended then
     at_s = None if at is None else math.ceil(at) - 1
-    if serve:
+    if serve or publish_into:
         # in the words of the page's own links (leaderboard_page/address.py)
-        query = {
+        asked = {
             "rank": rank_by if rank_by != "rps" else None,
             # always, as the page's usual one is the run's own and the board's is not
             "window": f"{window_s}s",
@@ -163,7 +183,11 @@ def command(
             "run": run_id,
             "t": at_s,
         }
-        _serve_page(database, port, host, query)
+        query = {key: str(value) for key, value in asked.items() if value is not None}
+        if publish_into:
+            _publish(database, publish_into, query, count)
+        else:
+            _serve_page(database, port, host, query)
         return
 
     def ranked(feed: "Feed") -> Board:
@@ -274,18 +298,8 @@ def _frozen_at_s(store: "Store", run: Run) -> int | None:
 
 def print_json_board(board: Board) -> None:
     """Print one object a host; those left out come last, without rank."""
-    about = {
-        "run": board.run,
-        "rank_by": board.rank_by,
-        "honest": board.honest,
-        "elapsed_s": board.elapsed_s,
-        "counted_s": board.counted_s,
-        "limited_s": board.limited_s,
-        "frozen_at_s": board.frozen_at_s,
-        "ended": board.ended,
-    }
-    for standing in (*board.standings, *board.left_out):
-        print_json(asdict(standing) | about)
+    for row in json_rows(board):
+        print_json(row)
 
 
 class _LiveFeed:
@@ -378,7 +392,39 @@ def _watch(
             live_feed.store.close()
 
 
-def _serve_page(database: Path, port: int | None, host: str | None, query: dict[str, Any]) -> None:
+def _publish(database: Path, folder: Path, query: dict[str, str], count: int | None) -> None:
+    """Keep the leaderboard in a folder until the run is over; the file to open is the only line on standard output."""
+    import signal
+    import threading
+
+    from toolkit.cli.leaderboard import page_module
+    from toolkit.cli.signals import END_SIGNALS
+    from toolkit.cli.waiting import waiting_for
+
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():  # a second one is in a hurry
+            raise KeyboardInterrupt
+        stop.set()
+
+    def say(sentence: str) -> None:
+        click.echo(sentence, err=True)
+
+    before = {number: signal.signal(number, end) for number in END_SIGNALS}
+    try:
+        say(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
+        click.echo(folder / "index.html")
+        with waiting_for("Publishing"):
+            page_module("publish").publish(
+                database.absolute(), folder, query, stop=stop, say=say, count=count
+            )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve_page(database: Path, port: int | None, host: str | None, query: dict[str, str]) -> None:
     """Serve the leaderboard in a process of its own until Ctrl-C; its link is the only line on standard output."""
     import signal
     import sys
@@ -394,7 +440,6 @@ def _serve_page(database: Path, port: int | None, host: str | None, query: dict[
     # a service manager's way to say what a person says with Ctrl-C
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     click.echo("The leaderboard starts, which takes some seconds ...", err=True)
-    asked = urlencode({key: value for key, value in query.items() if value is not None})
     try:
         with (
             tempfile.TemporaryDirectory(prefix="toolkit-board-") as name,
@@ -402,7 +447,7 @@ def _serve_page(database: Path, port: int | None, host: str | None, query: dict[
             suppress(KeyboardInterrupt),  # in here: whoever reads the link may press at once
         ):
             click.echo("Ctrl-C ends it", err=True)
-            click.echo(f"{page_url(port, host)}/?{asked}")
+            click.echo(f"{page_url(port, host)}/?{urlencode(query)}")
             process.wait()
             refuse_dead(process, "the leaderboard", page_log(Path(name)))
     except KeyboardInterrupt:
