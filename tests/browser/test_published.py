@@ -105,6 +105,9 @@ def test_an_archive_replays_from_a_file_and_looks_right_wide_and_narrow(
         tab = open_file(archive / "index.html")
         assert hosts(tab) == AT_THE_END
         assert figure(tab, "h8", "rps") == "6.40"
+        # the live page's links ask for views that a file does not have
+        expect(tab.page.locator('a[href^="?"], [role="switch"]')).to_have_count(0)
+        tab.page.locator('#standings tr[data-host="h8"]').click()
         # every 2 s of the run: the fiftieth moment is the end of its hundredth second
         tab.page.locator("#moment").fill("49")
         comes(tab, lambda: hosts(tab), AT_100_S)
