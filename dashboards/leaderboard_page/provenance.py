@@ -70,7 +70,7 @@ def provenance(
         ("limited", "at its limit", limit),
         ("users", "load", sent),
         ("profile", "profile", plan.get("profile") or "unknown"),
-        ("since", "since", f"{day(run.started_at)}, {time_of_day(run.started_at)}"),
+        ("since", "since", f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"),
     )
     tones = {
         "loader": " warn" if plan.get("non_neutral") else "",

@@ -42,7 +42,7 @@ from toolkit.board.standings import WINDOW_S, Board, Standing
 from toolkit.records import Event, RequestRecord, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
-from toolkit.units import UNKNOWN, time_of_day
+from toolkit.units import UNKNOWN
 
 SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
@@ -278,52 +278,45 @@ class Scene:
     def _panel(self) -> Markup:
         """What a click opened: an event's story, and one host in full, whose sightings are none later than what may be seen."""
         feed, store, at_s = self.feed, self.source.store, self.board.at_s
-        name, parts = self.address.host, []
-        told = [
+        window_s, skips = self.window_s, self.address.skip_limited
+        chosen = self._chosen((self.address.host or "",))
+        name = chosen[0].name if chosen else None
+        told = None
+        events = [
             event
             for event in self.events
             if floor(event.at) == self.address.event
             and (name is None or event.name in {name, None})
         ]
-        about = name or ""
-        if told:
-            about = about or f"Event at {time_of_day(told[0].at)}"
-            of_host = self._chosen((name or told[0].name or "",))
-            seconds, down = feed.outages(of_host[0].name, to_s=at_s) if of_host else (None, [])
-            parts.append(
-                story(
-                    told,
-                    self._ranks,
-                    name=of_host[0].name if of_host else None,
-                    seconds=seconds,
-                    down=down,
-                    window_s=self.window_s,
-                )
+        if events:
+            seconds, down = (None, []) if name is None else feed.outages(name, to_s=at_s)
+            told = story(
+                events, self._ranks, name=name, seconds=seconds, down=down, window_s=window_s
             )
+        if name is None:
+            return Markup() if told is None else panel("All hosts", tag("h2", "All hosts"), told)
 
-        for one in self._chosen((name or "",)):
-            sightings: Sequence[Sighting] = ()
-            if store is not None and at_s is not None:
-                begin = feed.start_s - SIGHTED_BEFORE_S
-                sightings = store.sightings_between(begin, at_s + 1, names=[one.name])
-            window_s, skips = self.window_s, self.address.skip_limited
-            density = feed.density(one.name, window_s=window_s, at_s=at_s, skip_limited=skips)
-            kinds = feed.error_kinds(one.name, window_s=window_s, at_s=at_s, skip_limited=skips)
-            charts = (
-                heat_strip(feed.heat(one.name, step_s=self.step_s, to_s=at_s)),
-                density_chart([density], styles=solid(self.styles, [one.name]), key="density"),
-            )
-            facts = host_panel(
-                one,
-                styles=self.styles,
-                compared=self.address.compare,
-                charts=charts,
-                kinds=kinds,
-                sightings=sightings,
-                events=self.events,
-            )
-            parts.append(facts)
-        return panel(about, *parts) if parts else Markup()
+        sightings: Sequence[Sighting] = ()
+        if store is not None and at_s is not None:
+            begin = feed.start_s - SIGHTED_BEFORE_S
+            sightings = store.sightings_between(begin, at_s + 1, names=[name])
+        density = feed.density(name, window_s=window_s, at_s=at_s, skip_limited=skips)
+        kinds = feed.error_kinds(name, window_s=window_s, at_s=at_s, skip_limited=skips)
+        charts = (
+            heat_strip(feed.heat(name, step_s=self.step_s, to_s=at_s)),
+            density_chart([density], styles=solid(self.styles, [name]), key="density"),
+        )
+        facts = host_panel(
+            chosen[0],
+            styles=self.styles,
+            compared=self.address.compare,
+            told=told,
+            charts=charts,
+            kinds=kinds,
+            sightings=sightings,
+            events=self.events,
+        )
+        return panel(name, facts)
 
     def _rest(self) -> Markup:
         """The newest bench and the newest capture that had begun by the moment looked at, and the method.

@@ -9,7 +9,7 @@ from math import floor, inf
 from typing import Any
 
 from leaderboard_page.address import MOST_COMPARED, link, story_link, written_names
-from leaderboard_page.badges import evidence
+from leaderboard_page.badges import badge, spoken
 from leaderboard_page.charts import host_style, sentence
 from leaderboard_page.standings_table import FIGURES
 from toolkit.bench.summary import HostSummary
@@ -109,12 +109,13 @@ def host_panel(
     *,
     styles: Mapping[str, LineStyle],
     compared: Sequence[str],
+    told: Markup | None,
     charts: Iterable[Markup],
     kinds: Mapping[str, int],
     sightings: Sequence[Sighting],
     events: Sequence[Event],
 ) -> Markup:
-    """One host in full: why its figures are what they are, results, charts, errors, settings as scout saw them, history."""
+    """One host in full: an event's story, evidence, results, charts, errors, settings as scout saw them, history."""
     with_it = [name for name in compared if name != one.name]
     without = len(with_it) < len(compared)
     words = "Compare no longer" if without else "Compare with others"
@@ -123,11 +124,22 @@ def host_panel(
     compare = tag("a", words, href=link(cmp=written_names(with_it)), class_="compare")
     head = tag("header", tag("h2", host_name(one.name, styles)), _note(one.url), compare)
 
-    found = evidence([one], key="evidence-of-host")
-    if found is None:
-        clean = [each.evidence for each in one.verdicts if each.code == "clean"]
-        text = ": ".join(("No anomaly found", *clean[:1])) if clean else "Not judged yet."
-        found = _note(text)
+    clean = [each.evidence for each in one.verdicts if each.code == "clean"]
+    found: object = _note("No anomaly found: " + clean[0] if clean else "Not judged yet.")
+    if accused := spoken(one):
+        found = tag(
+            "ul",
+            [
+                tag(
+                    "li",
+                    badge(each),
+                    tag("span", each.evidence, class_="because"),
+                    tag("span", f"confidence: {each.confidence}", class_="sure"),
+                )
+                for each in accused
+            ],
+            class_="evidence",
+        )
 
     results: list[tuple[str, object]] = [
         ("rank", UNKNOWN if one.rank is None else f"{one.rank}{' =' if one.tied else ''}")
@@ -188,8 +200,9 @@ def host_panel(
     return tag(
         "div",
         head,
+        told,
         tag("section", tag("h3", "Evidence"), found),
-        tag("section", tag("h3", "Results"), _pairs(results)),
+        tag("section", tag("h3", "Results"), _pairs(results), class_="results"),
         charts,
         tag("section", tag("h3", "Errors by kind"), errors),
         tag("section", tag("h3", "Configuration"), settings),
