@@ -12,7 +12,9 @@ come from one Source for all viewers, and each part is built once for all who wa
     compare    on demand: [data-chart=densities|series-rps|series-p95_ms], table.differences
     panel      beside the table, on demand: aside.panel with .story, .facts-of-host, [data-chart=heat|density]
     rest       every 30 s: .bench .workload .method
-    #feeding   instead of all, while there is no blast; .trouble is a sentence about the database
+    hosts      instead of all, before the first blast and with ?view=hosts, every 2 s: .strip, .kpis, #before with
+               .hosts (table.settings > tr[data-key=host/NAME], #findings) .bench (table.bench-ranking) .workload
+    #feeding   instead of that, while nothing was measured; .trouble is a sentence about the database
 
 Rows, column heads and marks are links (leaderboard_page/address.py), which live.js follows without a new page.
 Each live part is one component (leaderboard_page/live.js) whose nodes stay the same for as long as they show the same.

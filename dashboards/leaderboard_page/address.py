@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlencode
 from toolkit.board.standings import RANK_BY, RankBy
 
 Theme = Literal["light", "dark"]
+View = Literal["hosts"]
 
 MOST_COMPARED = 4
 MOST_ROWS = 200
@@ -47,6 +48,8 @@ class Address:
     theme: Theme | None = None
     """None: as the visitor's browser prefers."""
     kiosk: bool = False
+    view: View | None = None
+    """`hosts`: what scout, bench and capture know (hosts_view.py), also while there is a blast; None: its leaderboard."""
 
     @property
     def rows(self) -> int:
@@ -76,6 +79,7 @@ def parsed(query: Mapping[str, str]) -> Address:
         "run": words.get("run") or None,
         "theme": _one_of(words.get("theme"), get_args(Theme)),
         "kiosk": _is_on(words.get("kiosk")),
+        "view": _one_of(words.get("view"), get_args(View)),
     }
     return replace(USUAL, **{name: value for name, value in found.items() if value is not None})
 
@@ -99,6 +103,7 @@ def query(address: Address) -> dict[str, str]:
         "run": address.run,
         "theme": address.theme,
         "kiosk": int(address.kiosk),
+        "view": address.view,
     }
     usual = {"rank": USUAL.rank, "honest": 0, "skip_limited": 0, "kiosk": 0}
     return {

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from toolkit.bench.summary import HostSummary
 from toolkit.board.standings import Standing
 from toolkit.records import Verdict
 from toolkit.report.html import Markup, tag
@@ -59,12 +60,12 @@ def badge(verdict: Verdict) -> Markup:
     )
 
 
-def spoken(one: Standing) -> list[Verdict]:
+def spoken(one: Standing | HostSummary) -> list[Verdict]:
     """The verdicts that are shown: a badge for everybody without a fault would say nothing."""
     return [verdict for verdict in one.verdicts if verdict.code != "clean"]
 
 
-def evidence(standings: Iterable[Standing], *, key: str = "evidence") -> Markup | None:
+def evidence(standings: Iterable[Standing | HostSummary], *, key: str = "evidence") -> Markup | None:
     """Every badge's evidence, host by host, for who cannot hover, prints, or listens."""
     rows = [
         tag(

@@ -12,20 +12,22 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import streamlit as st
 
 from leaderboard_page import controls
-from leaderboard_page.address import Address
+from leaderboard_page.address import Address, query
 from leaderboard_page.collector import keep_quiet
+from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.live import show, style
 from leaderboard_page.scene import Scene, scene_of, usual_window_s
-from leaderboard_page.sections import feeding
 from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
 from toolkit.board.standings import csv_of
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
+from toolkit.report.html import tag
 
 ICON = Path(__file__).parent / "icon.svg"
 """Drawn here: Streamlit fetches its own icons for a tab from the internet."""
@@ -63,10 +65,10 @@ def main() -> None:
     style(address.theme)
     source = source_of(database())
     scene = scene_of(source, address, time.time())
-    if isinstance(scene, Scene):
+    if isinstance(scene, Scene) and address.view is None:
         (kiosk if address.kiosk else page)(source, address, scene)
     else:
-        every(FAST_S, wait, source, address)
+        every(FAST_S, hosts, source, address)
 
 
 def kiosk(source: DatabaseSource, address: Address, scene: Scene) -> None:
@@ -80,7 +82,8 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
     first_s, last_s = scene.feed.start_s, scene.feed.end_s or scene.feed.start_s
     names = [host.name for host in scene.feed.hosts]
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
-        st.html(title(scene.run), width="stretch")
+        link = f"?{urlencode(query(replace(address, view='hosts')))}"
+        st.html(title(scene.run, tag("a", "Hosts, bench, workload", href=link)), width="stretch")
         controls.ranking(address, usual_window_s(scene.run))
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
@@ -123,12 +126,13 @@ def as_csv(source: DatabaseSource, address: Address) -> bytes:
 # --- the parts, each in a fragment ----------------------------------------------------------------
 
 
-def wait(source: DatabaseSource, address: Address) -> None:
-    """Say how to feed the page, until there is something to show."""
-    scene = scene_of(source, address, time.time())
-    if isinstance(scene, Scene):
+def hosts(source: DatabaseSource, address: Address) -> None:
+    """What is known of the hosts; once there is a blast, its leaderboard instead, unless the link asks for this."""
+    found = source.read(address.run)
+    if found.feed is not None and address.view is None:
         st.rerun()
-    show(feeding(scene).encode("utf-8", "replace"), key="waiting")
+    viewers = source.present(st.session_state.setdefault("viewer", uuid.uuid4().hex))
+    show(hosts_view(source, found, address, now=time.time(), viewers=viewers), key="hosts")
 
 
 def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...]) -> None:
@@ -141,7 +145,7 @@ def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...])
     try:
         show(scene.fast(source.present(viewer)), key="fast")
     except ToolkitError as error:
-        show(feeding(sentence(error)).encode("utf-8", "replace"), key="fast")
+        show(tag("p", sentence(error), class_="trouble").encode("utf-8", "replace"), key="fast")
 
 
 def draw(source: DatabaseSource, address: Address, part: str) -> None:

@@ -312,7 +312,7 @@ def workload(board: Board, profile: str, captured: Mapping[str, Any] | None) -> 
         ("hosts that answer mostly from memory", f"{sum(each >= 0.5 for each in shares)}"),
     ]
     if captured is None:
-        below: tuple[Markup, ...] = (
+        below: Iterable[Markup] = (
             _note(
                 "These are the blast's own prompts. What real clients send, how it repeats and what a cache would save"
                 " comes from ",
@@ -321,19 +321,46 @@ def workload(board: Board, profile: str, captured: Mapping[str, Any] | None) -> 
             ),
         )
     else:
-        top = [one for one in captured.get("top") or () if isinstance(one, dict) and "share" in one]
-        lost = sum(captured.get(name) or 0 for name in CAPTURE_LOSSES)
-        seen = [
-            ("requests captured", f"{captured.get('requests') or 0:,}"),
-            ("unlike prompts", f"{captured.get('unique') or 0:,}"),
-            ("repeats", share(captured.get("repeat_share"))),
-            ("most frequent prompt", share(top[0]["share"]) if top else UNKNOWN),
-            ("lost or unreadable", f"{lost:,}"),
-        ]
-        when = f"{time_of_day(captured.get('from_ts'))} to {time_of_day(captured.get('to_ts'))}"
-        levers = tag("code", "toolkit workload")
-        below = (_pairs(seen), _note(f"Captured {when}; its levers: ", levers))
+        below = captured_figures(captured)
     return tag("section", tag("h2", "Workload"), _pairs(pairs), below, class_="workload")
+
+
+def captured_figures(captured: Mapping[str, Any]) -> tuple[Markup, Markup]:
+    """What clients sent: how much, how often the same, and what a cache would answer of it."""
+    requests, unique = captured.get("requests") or 0, captured.get("unique") or 0
+    top = [one for one in captured.get("top") or () if isinstance(one, dict) and "share" in one]
+    shares = [float(one["share"]) for one in top]
+    repeats = captured.get("repeat_share")
+    cached: object = UNKNOWN
+    if repeats is not None and top:
+        # a prompt's first request is asked in any case
+        with_prompt = captured.get("prompts") or requests
+        of_top = max(0.0, sum(shares) - len(top) / with_prompt) if with_prompt else 0.0
+        most = f"the {len(top)} most frequent answers"
+        cached = (
+            f"{share(repeats)} with every answer held",
+            tag("small", f", {share(of_top)} with {most}") if unique > len(top) else None,
+        )
+    lost = sum(captured.get(name) or 0 for name in CAPTURE_LOSSES)
+    seen: list[tuple[str, object]] = [
+        ("requests captured", f"{requests:,}"),
+        ("unique prompts", f"{unique:,}"),
+        ("repeats", share(repeats)),
+        ("most frequent prompt", share(shares[0]) if top else UNKNOWN),
+    ]
+    seen += [
+        (f"the {count} most frequent", share(sum(shares[:count])))
+        for count in (2, 10)
+        if len(top) >= count
+    ]
+    seen += [
+        ("a response cache would answer up to", cached),
+        ("streams", share(captured.get("stream_share"))),
+        ("lost or unreadable", f"{lost:,}"),
+    ]
+    when = f"{time_of_day(captured.get('from_ts'))} to {time_of_day(captured.get('to_ts'))}"
+    more = tag("code", "toolkit workload")
+    return _pairs(seen), _note(f"Captured {when}; ", more, " has the whole hit curve and what follows from it")
 
 
 def method(board: Board) -> Markup:
@@ -351,14 +378,24 @@ def method(board: Board) -> Markup:
 
 
 def feeding(trouble: str | None) -> Markup:
-    """The page before there is anything on it: how to feed it."""
-    words = (
-        "Blast all hosts at once and the ranking appears here by itself: ",
-        tag("code", "toolkit blast hosts.txt --duration 2h --users 32"),
-        " or, as plain Locust, ",
-        tag("code", "locust -f locustfiles/blast.py"),
-        ".",
+    """The page while there is nothing to show: how to feed it."""
+    steps = (
+        ("toolkit scout hosts.txt --watch", "each host's settings and load"),
+        ("toolkit bench hosts.txt", "every host asked the same, and judged"),
+        ("toolkit capture --port 8000", "what clients send, on a host"),
+        (
+            "toolkit blast hosts.txt --duration 2h --users 32",
+            "all hosts under the same load: the leaderboard. Plain Locust: ",
+            tag("code", "locust -f locustfiles/blast.py"),
+        ),
+        ("toolkit demo", "all of it in small, on this machine"),
     )
-    why = tag("p", trouble, class_="trouble") if trouble else None
-    title = tag("h2", "No blast yet")
-    return tag("div", title, tag("p", words), why, class_="feeding", id="feeding")
+    return tag(
+        "div",
+        tag("h2", "Nothing measured yet"),
+        tag("p", "Whatever is measured appears here by itself:"),
+        tag("ul", [tag("li", tag("code", command), tag("span", words)) for command, *words in steps]),
+        tag("p", trouble, class_="trouble") if trouble else None,
+        class_="feeding",
+        id="feeding",
+    )

@@ -1,12 +1,14 @@
 """The page on a television, a phone and a desk, by day and by night; and what it leaves out of Streamlit's own furniture."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from support import prepared
 from support.board_page import board, chart, hosts, until
 from support.browser import OpenTab, Tab
-from support.page_server import PageServer
+from support.page_server import PageServer, page_over
 
 # How well each text can be told from what it stands on, by WCAG's rule: 1 is not at all, 21 is black on white. Colours are
 # read back from a canvas, as they may be written in any notation.
@@ -93,6 +95,23 @@ def test_figures_can_be_read_by_day_and_by_night(
     # WCAG's AA for plain text
     assert [told for told in seen if told[0] < 4.5] == []
     assert overhang(tab)["wide"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_what_is_known_before_a_blast_can_be_read_on_a_phone_and_on_a_desk(
+    tmp_path: Path, open_tab: OpenTab, scheme: str
+) -> None:
+    for fill in (prepared.scouted, prepared.benched, prepared.captured):
+        fill(tmp_path / "toolkit.db")
+    with page_over(tmp_path / "toolkit.db", tmp_path) as server:
+        for width in (390, 1280):
+            tab = open_tab(server.url, width=width, scheme=scheme)
+            expect(tab.page.locator("table.settings tbody tr")).to_have_count(4)
+            texts = "#before :is(td, th, .badge, .note, dd, dt, .because), .strip .value, .kpis :is(.value, .below)"
+            seen = tab.page.evaluate(CONTRAST, texts)
+            assert len(seen) > 80
+            assert [told for told in seen if told[0] < 4.5] == []
+            assert overhang(tab)["wide"] == 0
 
 
 def test_streamlits_own_furniture_stays_away(cast: PageServer, open_tab: OpenTab) -> None:

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support import prepared
 from support.blasted import blasted
 
 from toolkit.board.ranking import FORMULA, TIES
@@ -171,6 +173,41 @@ def test_a_database_without_a_blast_says_how_to_feed_it(tmp_path: Path) -> None:
         assert "toolkit blast" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("fills", "there", "keys", "step"),
+    [
+        ([prepared.scouted], "5 snapshots of 4 hosts", (5, 4, 0, 0), "bench hosts.txt"),
+        ([prepared.benched], "1 bench", (0, 0, 1, 0), "blast hosts.txt --duration 15m"),
+        ([prepared.captured], "1 capture", (0, 0, 0, 1), "scout hosts.txt"),
+        (
+            [prepared.scouted, prepared.benched, prepared.captured],
+            "5 snapshots of 4 hosts, 1 bench and 1 capture",
+            (5, 4, 1, 1),
+            "blast hosts.txt --duration 15m",
+        ),
+    ],
+)
+def test_without_a_blast_it_says_what_there_is_and_what_comes_next(
+    tmp_path: Path,
+    fills: list[Callable[[Path], None]],
+    there: str,
+    keys: tuple[int, ...],
+    step: str,
+) -> None:
+    path = tmp_path / "toolkit.db"
+    for fill in fills:
+        fill(path)
+    told = board(path)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert told.stderr.startswith(f"Error: `{path}` holds no blast yet, only {there}\n")
+    assert f"`toolkit {step} --db {path}` comes next" in told.stderr
+    told = board(path, "--json")
+    assert told.exit_code == 1
+    names = ("blasts", "snapshots", "hosts", "benches", "captures", "next")
+    values = (0, *keys, f"toolkit {step} --db {path}")
+    assert json.loads(told.stdout) == dict(zip(names, values, strict=True))
+
+
 def test_a_run_that_is_not_there_is_told_with_those_that_are(database: Path, run: Run) -> None:
     told = board(database, "--run", "nope")
     assert told.exit_code == 1
@@ -226,7 +263,7 @@ def test_watching_outlives_a_missing_a_replaced_and_an_empty_database(
     assert told.exit_code == 0
     assert [line.split(" ", 1)[1][:22] for line in told.stderr.splitlines()] == [
         "does not exist. `toolk",
-        "holds no blast yet. Fe",
+        "holds no blast yet. Ma",
         "does not exist; this i",
     ]
     # once: the second look at the same file saw nothing new

@@ -261,7 +261,7 @@ def test_a_capture_shows_what_clients_sent_and_what_was_lost() -> None:
     text = tree(workload(board(), "contest", captured)).text
     for expected in (
         "requests captured 245",
-        "unlike prompts 2",
+        "unique prompts 2",
         # 237 / 239 and 120 / 239
         "repeats 99.2 %",
         "most frequent prompt 50.2 %",

@@ -93,3 +93,22 @@ def test_a_changed_hosts_txt_changes_the_host_and_not_its_first_day(path):
         store.add_sightings([seen(2.0)], [dataclasses.replace(host, team=None, note="n")])
         store.add_sightings([seen(3.0)])
     assert rows(path, "SELECT team, note, first_seen_at FROM hosts") == [(None, "n", 1.0)]
+
+
+def test_the_newest_snapshot_of_each_host_is_found_up_to_a_moment(path: Path) -> None:
+    told = {"config_hash": "abc"}
+    with Store.open(path) as store:
+        store.add_sightings(
+            [
+                *(seen(1.0, "bob", **told), seen(2.0, "bob", **told), seen(3.0, "bob")),
+                *(seen(5.0, "alice", status="down"), seen(9.0, "bob", **told)),
+            ]
+        )
+
+        def found(until: float, *, telling: bool = False) -> list[tuple[str, float]]:
+            return [(each.name, each.at) for each in store.newest_sightings(until, telling=telling)]
+
+        assert found(math.inf) == [("alice", 5.0), ("bob", 9.0)]
+        assert found(8.0) == [("alice", 5.0), ("bob", 3.0)]
+        assert found(8.0, telling=True) == [("bob", 2.0)]
+        assert found(0.5) == []

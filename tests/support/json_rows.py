@@ -104,6 +104,7 @@ def _stored() -> Rows:
     told = objects("diagnose", f"{run}:restarter", *db)
     return {
         "toolkit board, and `toolkit blast` at its end": objects("board", *db),
+        "toolkit board, before the first blast": objects("board", code=1),
         "toolkit runs": objects("runs", *db),
         "toolkit impact": objects("impact", "--downtime", "5m"),
         "toolkit impact --host, adds": outage,

@@ -32,7 +32,7 @@ def chosen_run(store: "Store", run_id: str | None, database: Path, *verbs: str) 
         makes = MADE_BY.get(verbs[0]) if verbs else None
         raise ToolkitError(
             f"`{database}` holds no {' or '.join(verbs) or 'run'} yet",
-            f"Feed it: {makes}" if makes else "",
+            f"Make one: {makes}" if makes else "",
         )
     if run is None:
         problem = f"`{database}` has no run `{run_id}`"

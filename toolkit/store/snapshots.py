@@ -29,6 +29,16 @@ _LAST_UP = f"""{_SIGHTINGS_OF_HOSTS}
     AND (sightings.config_hash IS NOT NULL) >= ?
     ORDER BY sightings.at DESC, sightings.id DESC LIMIT 1
 """
+# of each host one look into the index of its sightings
+_NEWEST = f"""
+    SELECT hosts.name, hosts.url, {_SIGHTINGS.of("sightings")}
+    FROM hosts JOIN sightings ON sightings.id = (
+        SELECT id FROM sightings AS of_host
+        WHERE host_id = hosts.id AND at <= ? AND (config_hash IS NOT NULL) >= ?
+        ORDER BY at DESC, id DESC LIMIT 1
+    )
+    ORDER BY hosts.name, sightings.at
+"""
 _BETWEEN = f"""{_SIGHTINGS_OF_HOSTS}
     WHERE sightings.at BETWEEN ? AND ? ORDER BY hosts.name, hosts.url, sightings.at, sightings.id
 """
@@ -103,6 +113,13 @@ class Snapshots(Database):
             for row in self._rows(_BETWEEN, (from_at, to_at))
             if wanted is None or row[0] in wanted
         ]
+
+    def newest_sightings(self, until: float, *, telling: bool = False) -> list[Sighting]:
+        """List each host's last sighting up to a moment, by name and time, without readings.
+
+        `telling`: the last that told its settings; a host that never did is left out.
+        """
+        return [_sighting(row) for row in self._rows(_NEWEST, (until, telling))]
 
     def readings(self, sighting: Sighting) -> tuple[Reading, ...]:
         """Look up the raw gauges and counters of a stored sighting, by name and labels."""

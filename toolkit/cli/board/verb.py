@@ -13,6 +13,7 @@ from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of, json_rows
 from toolkit.cli.help_page import Group, advanced
 from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option, run_word
 from toolkit.cli.output import print_json
+from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
 from toolkit.units import clock
@@ -209,6 +210,11 @@ def command(
     from toolkit.store import Store
 
     with waiting_for("Reading"), Store.open_readonly(database) as store:
+        if as_json and run_id is None and not store.runs(verb="blast", limit=1):
+            from toolkit.board.inventory import inventory
+
+            there = inventory(store)
+            print_json(asdict(there) | {"next": command_on(database, *there.next_step)})
         feed = Feed(store, _run_of(store, run_id, database, at), everything=everything)
         board, events = ranked(feed), feed.events()
     if as_json:
@@ -277,6 +283,16 @@ def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None
     """
     from toolkit.cli.named_run import chosen_run
 
+    if run_id is None and not store.runs(verb="blast", limit=1):
+        from toolkit.board.inventory import inventory
+
+        there = inventory(store)
+        if there.words:
+            raise ToolkitError(
+                f"`{database}` holds no blast yet, only {there.words}",
+                f"`{command_on(database, *there.next_step)}` comes next. `{command_on(database, 'board', '--serve')}` shows "
+                "what is there as a page, which turns into the leaderboard once a blast begins",
+            )
     run = chosen_run(store, run_id, database, "blast")
     if at is None:
         return run

@@ -1,0 +1,477 @@
+"""What scout, bench and capture know of the hosts: the whole page before the first blast, and `?view=hosts` from then on.
+
+`known` reads the store, at most once in KEEP_S for all viewers; all else draws what was read. A bench is ranked by requests/s.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from leaderboard_page.address import Address, query
+from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, spoken
+from leaderboard_page.sections import captured_figures, feeding, rows
+from leaderboard_page.source import DatabaseSource, ReadResult, sentence
+from toolkit.bench.summary import HostSummary, summary
+from toolkit.board.inventory import Inventory, inventory
+from toolkit.board.standings import reasons
+from toolkit.cli.runs import Listed, listed
+from toolkit.errors import ToolkitError
+from toolkit.records import MOST_ERRORS, RequestRecord, Run, Sighting, Verdict
+from toolkit.report.html import Markup, tag
+from toolkit.store import Store
+from toolkit.units import (
+    UNKNOWN,
+    counted,
+    milliseconds,
+    rate,
+    share,
+    span,
+    time_of_day,
+    whole,
+)
+
+KEEP_S = 1.5
+"""A viewer who looks every 2 s gets a new reading, and fifty viewers one of the same."""
+BENCH_KEEP_S = 4.0
+"""While a bench runs, all its requests are counted anew: 10,000 take a quarter of a second."""
+MOST_NAMES = 4
+OLD_S = 600.0
+"""A host that was seen so much earlier than others was not looked at with them; the table says when it was."""
+LEAST_TO_DIFFER = 3
+"""Of fewer hosts none can be said to differ from the most."""
+NO_FAULTS = frozenset({"gateway", "response_cache", "metrics_open"})
+"""Findings that say what a host is, and not what is wrong with it."""
+
+
+# --- what is known --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What one reading of the database found."""
+
+    inventory: Inventory
+    newest: tuple[Sighting, ...]
+    """Each host's last snapshot, by name."""
+    telling: Mapping[str, Sighting]
+    """By name: the last one with settings, as a host that is down tells none."""
+    bench: Listed | None
+    ranking: tuple[HostSummary, ...]
+    """Of the newest bench, the most requests/s first."""
+    captured: Mapping[str, Any] | None
+    """What the newest capture says of itself."""
+
+
+def known(source: DatabaseSource, store: Store, until: float) -> Known:
+    """Read what was stored up to a moment: the newest snapshot of each host, the newest bench, the newest capture."""
+    # of one name at several addresses the one seen last
+    newest = {seen.name: seen for seen in sorted(store.newest_sightings(until), key=_at)}
+    telling = {seen.name: seen for seen in sorted(store.newest_sightings(until, telling=True), key=_at)}
+    bench, ranking, captured = None, (), None
+    for run in store.runs(verb="bench", limit=10):
+        if run.started_at <= until:
+            (bench,) = listed(store, [run])
+            ranking = source.once(
+                ("bench so far", run.id),
+                (run.ended_at, bench.requests),
+                lambda: _ranking(store.shots(run.id), run, store.verdicts(run.id)),
+                keep_s=BENCH_KEEP_S if run.ended_at is None else 0.0,
+            )
+            break
+    for run in store.runs(verb="capture", limit=10):
+        captured = store.capture(run.id) if run.started_at <= until else None
+        if captured:
+            break
+    return Known(
+        inventory=inventory(store, until),
+        newest=tuple(newest[name] for name in sorted(newest)),
+        telling=telling,
+        bench=bench,
+        ranking=ranking,
+        captured=captured,
+    )
+
+
+def _at(seen: Sighting) -> float:
+    return seen.at
+
+
+def _ranking(
+    shots: Sequence[RequestRecord], run: Run, verdicts: Mapping[tuple[str, str], tuple[Verdict, ...]]
+) -> tuple[HostSummary, ...]:
+    by_host: dict[tuple[str, str], dict[int | None, list[RequestRecord]]] = {}
+    for shot in shots:
+        if shot.kind != "warmup":
+            by_host.setdefault((shot.name, shot.url), {}).setdefault(shot.concurrency, []).append(shot)
+    best = []
+    for (name, url), levels in by_host.items():
+        figures = [
+            summary(
+                of_level,
+                name=name,
+                url=url,
+                run=run.id,
+                verdicts=verdicts.get((name, url), ()),
+                concurrency=level,
+            )
+            for level, of_level in levels.items()
+        ]
+        # of a sweep the level at which a host answered the most
+        best.append(max(figures, key=lambda one: one.rps or 0.0))
+    return tuple(sorted(best, key=lambda one: (-(one.rps or 0.0), one.name)))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def hosts_view(
+    source: DatabaseSource, found: ReadResult, address: Address, *, now: float, viewers: int
+) -> bytes:
+    """The whole page; of a frozen board's run it shows nothing that came after the freeze."""
+    run, until = None, inf
+    if found.feed is not None:
+        run, frozen_s = found.feed.run, found.feed.frozen_at_s
+        until = inf if frozen_s is None else frozen_s + 1.0
+    store = source.store
+    if store is None:
+        return _bytes(feeding(found.trouble))
+    key = ("hosts", run and run.id, until)
+    try:
+        seen = source.once(key, now, lambda: known(source, store, until), keep_s=KEEP_S)
+    except ToolkitError as error:
+        return _bytes(feeding(sentence(error)))
+    if not seen.inventory.words and run is None:
+        return _bytes(feeding(found.trouble))
+    drawn = source.once((*key, "drawn"), seen, lambda: _bytes(_body(seen)))
+    return _bytes(_head(seen, found, address, now=now, viewers=viewers)) + drawn
+
+
+def _bytes(html: Markup) -> bytes:
+    return html.encode("utf-8", "replace")
+
+
+def _head(
+    seen: Known, found: ReadResult, address: Address, *, now: float, viewers: int
+) -> Markup:
+    """How far the preparation is, which command comes next, and the few figures that matter most."""
+    there, run = seen.inventory, found.feed and found.feed.run
+    last_at = max((each.at for each in seen.newest), default=None)
+    when: object = "none yet"
+    if last_at is not None:
+        when = (time_of_day(last_at), tag("small", f" {span(max(0.0, now - last_at))} ago"))
+    phase = "before the blast" if run is None else "blast is over" if run.ended_at else "blast is on"
+    facts = [
+        ("phase", "phase", phase),
+        ("snapshots", "snapshots", f"{there.snapshots:,}"),
+        ("seen", "last snapshot", when),
+        ("benches", "benches", f"{there.benches:,}"),
+        ("captures", "captures", f"{there.captures:,}"),
+        ("viewers", "viewers", viewers),
+    ]
+    trouble = tag("p", icon("warning"), found.trouble, class_="trouble", role="status")
+    strip = tag(
+        "header",
+        tag("h1", "Leaderboard" if run is None else "Hosts", class_="title"),
+        tag("ul", [_fact(*fact) for fact in facts], class_="facts"),
+        trouble if found.trouble else None,
+        class_="strip",
+    )
+
+    if run is not None:
+        link = f"?{urlencode(query(replace(address, view=None)))}"
+        since = f"since {time_of_day(run.started_at)}"
+        first = ("leader", phase, tag("a", "Leaderboard", href=link), since)
+    else:
+        command = tag("code", f"toolkit {' '.join(there.next_step)}")
+        turns = " and this page turns into the leaderboard" if there.next_step[0] == "blast" else None
+        first = ("leader", "next step", there.next_step[0], (command, turns))
+    cards = tag("ul", _fact(*first), [_fact(*card) for card in _cards(seen)], class_="kpis")
+    return Markup.joined((strip, cards))
+
+
+def _fact(key: str, what: str, value: object, below: object = None) -> Markup:
+    """A fact of the strip, or a card."""
+    return tag(
+        "li",
+        tag("span", what, class_="what"),
+        tag("b", value, class_="value"),
+        None if below is None else tag("span", below, class_="below"),
+        class_=key,
+    )
+
+
+def _cards(seen: Known) -> Iterator[tuple[str, str, object, object]]:
+    down = [each.name for each in seen.newest if each.status == "down"]
+    up = f"{len(seen.newest) - len(down)} of {len(seen.newest)}" if seen.newest else UNKNOWN
+    below = f"down: {_names(down)}" if down else "all answer" if seen.newest else "no snapshot yet"
+    yield "up", "hosts up", up, below
+
+    with_findings = [each for each in seen.newest if each.findings]
+    count = sum(len(each.findings) for each in with_findings)
+    where = f"at {counted(len(with_findings), 'host')}" if count else "nothing stands out"
+    findings = (f"{count:,}", where) if seen.newest else (UNKNOWN, "no snapshot yet")
+    yield "found", "findings", *findings
+
+    best = next((one for one in seen.ranking if one.ok and not _explained(one)), None)
+    first = (UNKNOWN, "no bench yet" if seen.bench is None else "no host is clean")
+    if best is not None:
+        first = tag("span", best.name, class_="name"), f"{rate(best.rps)} requests/s"
+    is_judged = seen.bench is None or seen.bench.state == "ended"
+    what = "best honest host of the bench" if is_judged else "fastest in the bench, not judged yet"
+    yield "best", what, *first
+
+    sent = (UNKNOWN, "no capture yet")
+    if seen.captured is not None:
+        repeats = f"{share(seen.captured.get('repeat_share'))} repeats"
+        sent = f"{seen.captured.get('requests') or 0:,}", repeats
+    yield "captured", "requests captured", *sent
+
+
+def _explained(one: HostSummary) -> bool:
+    """Whether a host's place is not its engine's own work, or nobody knows."""
+    return bool(reasons(one.verdicts)) or one.errors > MOST_ERRORS * one.requests
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _body(seen: Known) -> Markup:
+    pair = tag("div", _bench(seen), _workload(seen.captured), class_="pair")
+    return tag("div", _hosts(seen), pair, id="before")
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """A column of the table of hosts."""
+
+    key: str
+    title: str
+    written: Callable[[Sighting], str | None]
+    """None: unknown."""
+    is_setting: bool = True
+    """Somebody chose it: a host that differs from most is marked."""
+
+
+def _number(name: str) -> Callable[[Sighting], str | None]:
+    def written(seen: Sighting) -> str | None:
+        value = getattr(seen, name)
+        return None if value is None else f"{value:,}"
+
+    return written
+
+
+def _engine(seen: Sighting) -> str | None:
+    return " ".join(part for part in (seen.engine, seen.version) if part) or None
+
+
+def _model(seen: Sighting) -> str | None:
+    more = len(seen.models) - 1
+    return seen.model and seen.model + (f" +{more}" if more > 0 else "")
+
+
+def _load(seen: Sighting) -> str | None:
+    if seen.running is None:
+        return None
+    return f"{whole(seen.running)} / {whole(seen.waiting or 0)}"
+
+
+COLUMNS = (
+    Column("engine", "engine", _engine),
+    Column("model", "model", _model),
+    Column("length", "max model length", _number("max_model_len")),
+    Column(
+        "memory",
+        "GPU memory utilization",
+        lambda seen: None if seen.gpu_memory_utilization is None else f"{seen.gpu_memory_utilization:g}",
+    ),
+    Column("blocks", "KV blocks", _number("num_gpu_blocks")),
+    Column("tokens", "KV tokens", _number("kv_cache_tokens")),
+    Column("dtype", "KV cache dtype", lambda seen: seen.cache_dtype),
+    Column(
+        "prefix",
+        "prefix caching",
+        lambda seen: None if seen.prefix_caching is None else "on" if seen.prefix_caching else "off",
+    ),
+    Column("load", "running / waiting", _load, is_setting=False),
+    Column(
+        "kv",
+        "KV cache full",
+        lambda seen: None if seen.kv_cache_usage is None else share(seen.kv_cache_usage),
+        is_setting=False,
+    ),
+)
+
+
+def _hosts(seen: Known) -> Markup:
+    """Each host's settings as scout last saw them, what is remarkable, and what the bench found."""
+    title = tag("h2", "Hosts")
+    if not seen.newest:
+        command = tag("code", "toolkit scout hosts.txt --watch")
+        note = tag("p", "No snapshot yet: ", command, " shows each host's settings here, live.", class_="nothing")
+        return tag("section", title, note, class_="hosts")
+
+    told = [seen.telling.get(each.name, each) for each in seen.newest]
+    usual: dict[str, str] = {}
+    for column in COLUMNS:
+        values = Counter(value for one in told if (value := column.written(one)) is not None)
+        if column.is_setting and values:
+            value, count = values.most_common(1)[0]
+            if len(told) >= LEAST_TO_DIFFER and 2 * count > values.total():
+                usual[column.key] = value
+
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for each in seen.newest:
+        for finding in each.findings:
+            grouped.setdefault((finding.code, finding.text), []).append(each.name)
+    verdicts = {one.name: [each for each in one.verdicts if each.code != "clean"] for one in seen.ranking}
+    last_at = max(each.at for each in seen.newest)
+    lines = []
+    for each, settings in zip(seen.newest, told, strict=True):
+        badges = [
+            finding_badge(finding.code, finding.text)
+            for finding in each.findings
+            # what holds for all stands once, below
+            if len(grouped[finding.code, finding.text]) < max(2, len(seen.newest))
+        ]
+        badges += [badge(verdict) for verdict in verdicts.get(each.name, ())]
+        if each.status != "ok":
+            word = each.status.replace("_", " ")
+            tone = "foul" if each.status == "down" else "warn"
+            badges.insert(0, tag("span", icon("warning"), word, class_=f"badge {tone}", data_code=each.status))
+        age = f"last snapshot {time_of_day(each.at)}" if last_at - each.at > OLD_S else None
+        name = (
+            tag("span", each.name, class_="name", title=each.url),
+            tag("span", badges, class_="badges") if badges else None,
+            [tag("span", words, class_="note") for words in (each.error, age) if words],
+        )
+        cells = []
+        for column in COLUMNS:
+            value = column.written(settings if column.is_setting else each)
+            usual_value = usual.get(column.key)
+            is_odd = None not in (value, usual_value) and value != usual_value
+            cells.append(
+                tag(
+                    "td",
+                    UNKNOWN if value is None else value,
+                    class_=f"c-{column.key}" + (" odd" if is_odd else ""),
+                    title=f"Most hosts: {usual_value}" if is_odd else None,
+                    data_title=column.title,
+                )
+            )
+        lines.append(
+            tag(
+                "tr",
+                tag("th", name, scope="row"),
+                cells,
+                data_key=f"host/{each.name}",
+                class_="dead" if each.status == "down" else None,
+            )
+        )
+    found = [
+        tag(
+            "li",
+            tag("b", "all hosts" if len(names) == len(seen.newest) > 1 else _names(names), class_="name"),
+            finding_badge(code, text),
+            tag("span", text, class_="because"),
+            data_key=f"{code}/{text}",
+        )
+        for (code, text), names in grouped.items()
+    ]
+    heads = [tag("th", "host", scope="col"), *(tag("th", column.title, scope="col") for column in COLUMNS)]
+    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain settings")
+    marked = "Settings as each host last told them; what differs from most hosts is marked."
+    return tag(
+        "section",
+        title,
+        tag("div", table, class_="wide"),
+        tag("p", marked if usual else None, class_="nothing"),
+        tag(
+            "details",
+            tag("summary", "Findings"),
+            tag("ul", found),
+            id="findings",
+            class_="evidence",
+            open=len(found) <= MOST_OPEN,
+        )
+        if found
+        else None,
+        class_="hosts",
+    )
+
+
+def finding_badge(code: str, text: str) -> Markup:
+    """One of scout's findings in a word or two."""
+    sign, tone = ("info", "info") if code in NO_FAULTS else ("warning", "warn")
+    words = code.replace("_", " ")
+    return tag("span", icon(sign), words, class_=f"badge {tone}", data_code=code, title=text)
+
+
+# --- bench and workload ---------------------------------------------------------------------------
+
+
+def _bench(seen: Known) -> Markup:
+    """The newest bench, as far as it is."""
+    bench, title = seen.bench, tag("h2", "Bench")
+    if bench is None:
+        command = tag("code", "toolkit bench hosts.txt")
+        note = tag("p", "No bench yet: ", command, " asks every host the same, at the same time.", class_="nothing")
+        return tag("section", title, note, class_="bench")
+    is_sweep = len({one.concurrency for one in seen.ranking}) > 1
+    head = ["host", *(["at once"] if is_sweep else []), "requests/s", "tok/s", "TTFT p50", "p50", "p95", "ok"]
+    body = []
+    for place, one in enumerate(seen.ranking, 1):
+        badges = [badge(verdict) for verdict in spoken(one)]
+        if one.errors > MOST_ERRORS * one.requests:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
+            failing = tag("span", icon("warning"), "failing", class_="badge foul", title=kinds)
+            badges.insert(0, failing)
+        name = (
+            tag("b", place, class_="place"),
+            tag("span", one.name, class_="name", title=one.url),
+            tag("span", badges, class_="badges") if badges else None,
+            tag("span", one.error, class_="note") if one.error else None,
+        )
+        tokens = ("~" if one.output_tokens_estimated else "") + rate(one.output_tokens_per_s)
+        body.append(
+            (
+                name,
+                *([f"{one.concurrency}"] if is_sweep else []),
+                rate(one.rps),
+                tokens,
+                milliseconds(one.ttft_p50_ms),
+                milliseconds(one.e2e_p50_ms),
+                milliseconds(one.e2e_p95_ms),
+                f"{one.ok:,} of {one.requests:,}",
+            )
+        )
+    asked = f"{counted(bench.requests, 'request')} so far" if bench.state == "on" else counted(bench.requests, "request")
+    how = {
+        "on": "it runs; verdicts come at its end",
+        "cut": "it was cut off, and judged nobody",
+        "ended": "by requests/s, each host under the same load",
+    }[bench.state]
+    when = f"Bench of {time_of_day(bench.started_at)}, {asked}: {how}."
+    if bench.client_ok is False:
+        when += " The load generator was the limit: its figures are not valid for ranking."
+    below = tag("p", when, class_="nothing")
+    table = rows(head, body, class_="bench-ranking")
+    return tag("section", title, table, below, evidence(seen.ranking, key="verdicts"), class_="bench")
+
+
+def _workload(captured: Mapping[str, Any] | None) -> Markup:
+    """What clients sent."""
+    title = tag("h2", "Workload")
+    if captured is None:
+        command = tag("code", "toolkit capture --port 8000")
+        note = tag(
+            "p", "No capture yet: ", command, " on a host counts what clients send and how it repeats.", class_="nothing"
+        )
+        return tag("section", title, note, class_="workload")
+    return tag("section", title, captured_figures(captured), class_="workload")

@@ -1,0 +1,204 @@
+"""The page before the first blast, without a browser: all that scout, bench and capture left, in each combination, as it comes.
+
+What is in the database is support/prepared.py's.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from support import feeder, prepared
+from support.page_app import again, hosts, opened, page
+from support.page_html import Node
+from support.prepared import AT, CUT, LOW, OPEN
+
+from toolkit.records import Event
+from toolkit.store import Store
+from toolkit.units import time_of_day
+
+
+@pytest.fixture(autouse=True)
+def every_look_reads_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEEP_S", "BENCH_KEEP_S"):
+        monkeypatch.setattr(f"leaderboard_page.hosts_view.{name}", 0.0)
+
+
+def card(app: AppTest, key: str) -> list[str]:
+    (found,) = page(app).one("ul", class_="kpis").all("li", class_=key)
+    return [found.one(class_=part).text for part in ("value", "below")]
+
+
+def row(app: AppTest, host: str) -> Node:
+    return page(app).one("table", class_="settings").one("tr", data_key=f"host/{host}")
+
+
+def cells(app: AppTest, host: str) -> dict[str | None, str]:
+    return {cell["data-title"]: cell.text for cell in row(app, host).all("td")}
+
+
+@pytest.mark.parametrize(
+    ("has_scout", "has_bench", "has_capture"), list(product([False, True], repeat=3))
+)
+def test_whatever_is_there_is_shown_and_what_comes_next_is_said(
+    database: Path, has_scout: bool, has_bench: bool, has_capture: bool
+) -> None:
+    Store.open(database).close()
+    for is_there, fill in (
+        (has_scout, prepared.scouted),
+        (has_bench, prepared.benched),
+        (has_capture, prepared.captured),
+    ):
+        if is_there:
+            fill(database)
+    app = opened()
+    shown = page(app)
+    assert "No blast yet" not in shown.text
+    assert "toolkit blast" in shown.text or "toolkit bench" in shown.text or "toolkit scout" in shown.text
+    if not (has_scout or has_bench or has_capture):
+        assert "Nothing measured yet" in shown.one(id="feeding").text
+        return
+    assert shown.all(id="feeding") == []
+    step = "blast" if has_bench else "bench" if has_scout else "scout"
+    assert card(app, "leader")[0] == step
+    for is_there, found, command in (
+        (has_scout, shown.all("table", class_="settings"), "toolkit scout hosts.txt --watch"),
+        (has_bench, shown.all("table", class_="bench-ranking"), "toolkit bench hosts.txt"),
+        (has_capture, shown.all("dl", class_="pairs"), "toolkit capture --port 8000"),
+    ):
+        assert len(found) == int(is_there)
+        assert (command in shown.one(id="before").text) is not is_there
+
+
+def test_each_host_stands_with_its_settings_and_what_is_remarkable(database: Path) -> None:
+    prepared.scouted(database)
+    prepared.benched(database)
+    app = opened()
+    assert cells(app, "alice") == {
+        "engine": "vllm 0.11.0",
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "max model length": "8,192",
+        "GPU memory utilization": "0.9",
+        "KV blocks": "4,096",
+        "KV tokens": "65,536",
+        "KV cache dtype": "auto",
+        "prefix caching": "on",
+        "running / waiting": "3 / 1",
+        "KV cache full": "25.0 %",
+    }
+    # what three of four have is usual; who is down keeps the settings that it had told
+    odd = {cell["data-title"]: cell["title"] for cell in row(app, "bob").all("td", class_="odd")}
+    assert odd == {"GPU memory utilization": "Most hosts: 0.9", "KV blocks": "Most hosts: 4,096"}
+    assert "connection refused" in row(app, "dora").text
+    assert cells(app, "dora")["KV blocks"] == "4,096"
+    assert cells(app, "dora")["running / waiting"] == "–"  # noqa: RUF001 (unknown, as everywhere on the page)
+    badges = {
+        name: [badge["data-code"] for badge in row(app, name).all(class_="badge")]
+        for name in ("alice", "bob", "carol", "dora")
+    }
+    assert badges == {
+        "alice": ["metrics_open", "truncated_output"],
+        "bob": ["metrics_open", "low_gpu_memory_utilization"],
+        "carol": ["metrics_open"],
+        "dora": ["down"],
+    }
+    findings = [line.text for line in page(app).one(id="findings").all("li")]
+    assert findings == [
+        f"alice, bob, carol metrics open {OPEN}",
+        f"bob low gpu memory utilization {LOW}",
+    ]
+    assert card(app, "up") == ["3 of 4", "down: dora"]
+    assert card(app, "found") == ["4", "at 3 hosts"]
+
+
+def test_a_finding_of_all_hosts_stands_once(database: Path) -> None:
+    with Store.open(database) as store:
+        store.add_sightings([prepared.host("alice", 1), prepared.host("bob", 2)])
+    app = opened()
+    assert row(app, "alice").all(class_="badge") == []
+    assert page(app).one(id="findings").one("li").text == f"all hosts metrics open {OPEN}"
+
+
+def test_the_bench_is_ranked_with_its_verdicts_and_the_capture_counted(database: Path) -> None:
+    prepared.benched(database)
+    prepared.captured(database)
+    app = opened()
+    lines = page(app).one("table", class_="bench-ranking").one("tbody").all("tr")
+    # 16 answers in two waves 2.5 s apart: the last of them ends 2.08 or 3.08 s after the second wave's start
+    assert [(line.one("th").text, line.all("td")[0].text) for line in lines] == [
+        ("1 alice truncated", f"{16 / 4.58:.2f}"),
+        ("2 bob", f"{16 / 5.58:.2f}"),
+    ]
+    assert CUT in page(app).one(id="verdicts").text
+    assert card(app, "best") == ["bob", f"{16 / 5.58:.2f} requests/s"]
+    assert card(app, "captured") == ["245", "99.2 % repeats"]
+    pairs = page(app).one("dl", class_="pairs")
+    told = dict(zip((dt.text for dt in pairs.all("dt")), (dd.text for dd in pairs.all("dd")), strict=True))
+    assert told == {
+        "requests captured": "245",
+        "unique prompts": "2",
+        "repeats": "99.2 %",
+        "most frequent prompt": "50.2 %",
+        "the 2 most frequent": "100 %",
+        # 237 of 239: all but the first of each
+        "a response cache would answer up to": "99.2 % with every answer held",
+        "streams": "50.0 %",
+        "lost or unreadable": "1",
+    }
+
+
+def test_of_many_prompts_a_small_cache_is_told_beside_a_boundless_one(database: Path) -> None:
+    # ten prompts came 10 times each, 100 others once: 110 of 200 are first requests
+    top = [{"share": 0.05} for _ in range(10)]
+    with Store.open(database) as store:
+        store.add_run(prepared.Run(id="c1", verb="capture", started_at=AT))
+        store.set_capture(
+            "c1", {"requests": 200, "prompts": 200, "unique": 110, "repeat_share": 0.45, "top": top}
+        )
+    told = page(opened()).one("dl", class_="pairs").text
+    # of the ten 9 of 10 requests: 90 of 200
+    assert "up to 45.0 % with every answer held , 45.0 % with the 10 most frequent answers" in told
+    assert "the 10 most frequent 50.0 %" in told
+
+
+def test_what_is_written_while_the_page_is_open_appears(database: Path) -> None:
+    prepared.scouted(database)
+    app = opened()
+    with Store.open(database) as store:
+        store.add_sightings([prepared.host("dora", 4, AT + 2, kv_cache_usage=0.5)])
+    assert cells(again(app), "dora")["KV cache full"] == "50.0 %"
+    assert card(app, "up") == ["4 of 4", "all answer"]
+    prepared.benched(database, is_over=False)
+    again(app)
+    # begun in 2025 and never ended: by now it was cut off
+    assert "32 requests: it was cut off, and judged nobody" in page(app).one(class_="bench").text
+    assert card(app, "best")[0] == "alice"
+    prepared.judged(database)
+    assert card(again(app), "best")[0] == "bob"
+    prepared.captured(database)
+    assert card(again(app), "captured")[0] == "245"
+
+
+def test_a_blast_turns_the_page_into_the_leaderboard_and_the_link_shows_the_hosts(
+    database: Path,
+) -> None:
+    prepared.scouted(database)
+    app, aside = opened(), opened(view="hosts")
+    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=10)
+    assert len(hosts(again(app))) == 8
+    assert cells(again(aside), "alice")["KV blocks"] == "4,096"
+    leader = page(aside).one("li", class_="leader")
+    assert (leader.one(class_="what").text, leader.one("a")["href"]) == ("blast is on", "?")
+
+
+def test_behind_a_freeze_no_later_snapshot_is_shown(database: Path) -> None:
+    prepared.scouted(database)
+    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=120)
+    with Store.open(database) as store:
+        store.add_event(Event(run=feeder.RUN, at=feeder.BEGAN + 60.5, kind="freeze"))
+        later = prepared.host("alice", 1, feeder.BEGAN + 100.0, num_gpu_blocks=7)
+        store.add_sightings([later])
+    app = opened(view="hosts")
+    assert cells(app, "alice")["KV blocks"] == "4,096"
+    shown = page(app).one("li", class_="seen").text
+    assert time_of_day(AT) in shown
