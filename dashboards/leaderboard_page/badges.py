@@ -65,7 +65,9 @@ def spoken(one: Standing | HostSummary) -> list[Verdict]:
     return [verdict for verdict in one.verdicts if verdict.code != "clean"]
 
 
-def evidence(standings: Iterable[Standing | HostSummary], *, key: str = "evidence") -> Markup | None:
+def evidence(
+    standings: Iterable[Standing | HostSummary], *, key: str = "evidence"
+) -> Markup | None:
     """Every badge's evidence, host by host, for who cannot hover, prints, or listens."""
     rows = [
         tag(

@@ -25,6 +25,7 @@ from toolkit.store import Store
 from toolkit.units import (
     UNKNOWN,
     counted,
+    day,
     milliseconds,
     rate,
     share,
@@ -37,9 +38,12 @@ KEEP_S = 1.5
 """A viewer who looks every 2 s gets a new reading, and fifty viewers one of the same."""
 BENCH_KEEP_S = 4.0
 """While a bench runs, all its requests are counted anew: 10,000 take a quarter of a second."""
+NEWEST_RUNS = 10
+"""Looked through for one that had begun by a moment."""
 MOST_NAMES = 4
 OLD_S = 600.0
 """A host that was seen so much earlier than others was not looked at with them; the table says when it was."""
+DAY_S = 86_400.0
 LEAST_TO_DIFFER = 3
 """Of fewer hosts none can be said to differ from the most."""
 NO_FAULTS = frozenset({"gateway", "response_cache", "metrics_open"})
@@ -69,20 +73,22 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
     """Read what was stored up to a moment: the newest snapshot of each host, the newest bench, the newest capture."""
     # of one name at several addresses the one seen last
     newest = {seen.name: seen for seen in sorted(store.newest_sightings(until), key=_at)}
-    telling = {seen.name: seen for seen in sorted(store.newest_sightings(until, telling=True), key=_at)}
+    telling = {
+        seen.name: seen for seen in sorted(store.newest_sightings(until, telling=True), key=_at)
+    }
     bench, ranking, captured = None, (), None
-    for run in store.runs(verb="bench", limit=10):
-        if run.started_at <= until:
-            (bench,) = listed(store, [run])
-            ranking = source.once(
-                ("bench so far", run.id),
-                (run.ended_at, bench.requests),
-                lambda: _ranking(store.shots(run.id), run, store.verdicts(run.id)),
-                keep_s=BENCH_KEEP_S if run.ended_at is None else 0.0,
-            )
-            break
-    for run in store.runs(verb="capture", limit=10):
-        captured = store.capture(run.id) if run.started_at <= until else None
+    benches = store.runs(verb="bench", limit=NEWEST_RUNS)
+    run = next((run for run in benches if run.started_at <= until), None)
+    if run is not None:
+        (bench,) = listed(store, [run])
+        ranking = source.once(
+            ("bench so far", run.id),
+            (run.ended_at, bench.requests),
+            lambda: _ranking(store.shots(run.id), run, store.verdicts(run.id)),
+            keep_s=BENCH_KEEP_S if run.ended_at is None else 0.0,
+        )
+    for capture in store.runs(verb="capture", limit=NEWEST_RUNS):
+        captured = store.capture(capture.id) if capture.started_at <= until else None
         if captured:
             break
     return Known(
@@ -100,12 +106,16 @@ def _at(seen: Sighting) -> float:
 
 
 def _ranking(
-    shots: Sequence[RequestRecord], run: Run, verdicts: Mapping[tuple[str, str], tuple[Verdict, ...]]
+    shots: Sequence[RequestRecord],
+    run: Run,
+    verdicts: Mapping[tuple[str, str], tuple[Verdict, ...]],
 ) -> tuple[HostSummary, ...]:
     by_host: dict[tuple[str, str], dict[int | None, list[RequestRecord]]] = {}
     for shot in shots:
         if shot.kind != "warmup":
-            by_host.setdefault((shot.name, shot.url), {}).setdefault(shot.concurrency, []).append(shot)
+            by_host.setdefault((shot.name, shot.url), {}).setdefault(shot.concurrency, []).append(
+                shot
+            )
     best = []
     for (name, url), levels in by_host.items():
         figures = [
@@ -153,16 +163,18 @@ def _bytes(html: Markup) -> bytes:
     return html.encode("utf-8", "replace")
 
 
-def _head(
-    seen: Known, found: ReadResult, address: Address, *, now: float, viewers: int
-) -> Markup:
+def _head(seen: Known, found: ReadResult, address: Address, *, now: float, viewers: int) -> Markup:
     """How far the preparation is, which command comes next, and the few figures that matter most."""
     there, run = seen.inventory, found.feed and found.feed.run
     last_at = max((each.at for each in seen.newest), default=None)
     when: object = "none yet"
     if last_at is not None:
-        when = (time_of_day(last_at), tag("small", f" {span(max(0.0, now - last_at))} ago"))
-    phase = "before the blast" if run is None else "blast is over" if run.ended_at else "blast is on"
+        age_s = max(0.0, now - last_at)
+        ago = f" {span(age_s)} ago" if age_s < DAY_S else f" {day(last_at)}"
+        when = (time_of_day(last_at), tag("small", ago))
+    phase = (
+        "before the blast" if run is None else "blast is over" if run.ended_at else "blast is on"
+    )
     facts = [
         ("phase", "phase", phase),
         ("snapshots", "snapshots", f"{there.snapshots:,}"),
@@ -186,7 +198,9 @@ def _head(
         first = ("leader", phase, tag("a", "Leaderboard", href=link), since)
     else:
         command = tag("code", f"toolkit {' '.join(there.next_step)}")
-        turns = " and this page turns into the leaderboard" if there.next_step[0] == "blast" else None
+        turns = (
+            " and this page turns into the leaderboard" if there.next_step[0] == "blast" else None
+        )
         first = ("leader", "next step", there.next_step[0], (command, turns))
     cards = tag("ul", _fact(*first), [_fact(*card) for card in _cards(seen)], class_="kpis")
     return Markup.joined((strip, cards))
@@ -289,7 +303,9 @@ COLUMNS = (
     Column(
         "memory",
         "GPU memory utilization",
-        lambda seen: None if seen.gpu_memory_utilization is None else f"{seen.gpu_memory_utilization:g}",
+        lambda seen: (
+            None if seen.gpu_memory_utilization is None else f"{seen.gpu_memory_utilization:g}"
+        ),
     ),
     Column("blocks", "KV blocks", _number("num_gpu_blocks")),
     Column("tokens", "KV tokens", _number("kv_cache_tokens")),
@@ -297,7 +313,9 @@ COLUMNS = (
     Column(
         "prefix",
         "prefix caching",
-        lambda seen: None if seen.prefix_caching is None else "on" if seen.prefix_caching else "off",
+        lambda seen: (
+            None if seen.prefix_caching is None else "on" if seen.prefix_caching else "off"
+        ),
     ),
     Column("load", "running / waiting", _load, is_setting=False),
     Column(
@@ -314,7 +332,13 @@ def _hosts(seen: Known) -> Markup:
     title = tag("h2", "Hosts")
     if not seen.newest:
         command = tag("code", "toolkit scout hosts.txt --watch")
-        note = tag("p", "No snapshot yet: ", command, " shows each host's settings here, live.", class_="nothing")
+        note = tag(
+            "p",
+            "No snapshot yet: ",
+            command,
+            " shows each host's settings here, live.",
+            class_="nothing",
+        )
         return tag("section", title, note, class_="hosts")
 
     told = [seen.telling.get(each.name, each) for each in seen.newest]
@@ -326,25 +350,30 @@ def _hosts(seen: Known) -> Markup:
             if len(told) >= LEAST_TO_DIFFER and 2 * count > values.total():
                 usual[column.key] = value
 
+    answering = sum(each.status != "down" for each in seen.newest)
     grouped: dict[tuple[str, str], list[str]] = {}
     for each in seen.newest:
         for finding in each.findings:
             grouped.setdefault((finding.code, finding.text), []).append(each.name)
-    verdicts = {one.name: [each for each in one.verdicts if each.code != "clean"] for one in seen.ranking}
+    verdicts = {
+        one.name: [each for each in one.verdicts if each.code != "clean"] for one in seen.ranking
+    }
     last_at = max(each.at for each in seen.newest)
     lines = []
     for each, settings in zip(seen.newest, told, strict=True):
         badges = [
             finding_badge(finding.code, finding.text)
             for finding in each.findings
-            # what holds for all stands once, below
-            if len(grouped[finding.code, finding.text]) < max(2, len(seen.newest))
+            # what holds for all that answer stands once, below
+            if len(grouped[finding.code, finding.text]) < max(2, answering)
         ]
         badges += [badge(verdict) for verdict in verdicts.get(each.name, ())]
         if each.status != "ok":
             word = each.status.replace("_", " ")
             tone = "foul" if each.status == "down" else "warn"
-            badges.insert(0, tag("span", icon("warning"), word, class_=f"badge {tone}", data_code=each.status))
+            badges.insert(
+                0, tag("span", icon("warning"), word, class_=f"badge {tone}", data_code=each.status)
+            )
         age = f"last snapshot {time_of_day(each.at)}" if last_at - each.at > OLD_S else None
         name = (
             tag("span", each.name, class_="name", title=each.url),
@@ -377,15 +406,24 @@ def _hosts(seen: Known) -> Markup:
     found = [
         tag(
             "li",
-            tag("b", "all hosts" if len(names) == len(seen.newest) > 1 else _names(names), class_="name"),
+            tag(
+                "b",
+                "all that answer" if len(names) == answering > 1 else _names(names),
+                class_="name",
+            ),
             finding_badge(code, text),
             tag("span", text, class_="because"),
             data_key=f"{code}/{text}",
         )
         for (code, text), names in grouped.items()
     ]
-    heads = [tag("th", "host", scope="col"), *(tag("th", column.title, scope="col") for column in COLUMNS)]
-    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain settings")
+    heads = [
+        tag("th", "host", scope="col"),
+        *(tag("th", column.title, scope="col") for column in COLUMNS),
+    ]
+    table = tag(
+        "table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain settings"
+    )
     marked = "Settings as each host last told them; what differs from most hosts is marked."
     return tag(
         "section",
@@ -421,10 +459,25 @@ def _bench(seen: Known) -> Markup:
     bench, title = seen.bench, tag("h2", "Bench")
     if bench is None:
         command = tag("code", "toolkit bench hosts.txt")
-        note = tag("p", "No bench yet: ", command, " asks every host the same, at the same time.", class_="nothing")
+        note = tag(
+            "p",
+            "No bench yet: ",
+            command,
+            " asks every host the same, at the same time.",
+            class_="nothing",
+        )
         return tag("section", title, note, class_="bench")
     is_sweep = len({one.concurrency for one in seen.ranking}) > 1
-    head = ["host", *(["at once"] if is_sweep else []), "requests/s", "tok/s", "TTFT p50", "p50", "p95", "ok"]
+    head = [
+        "host",
+        *(["at once"] if is_sweep else []),
+        "requests/s",
+        "tok/s",
+        "TTFT p50",
+        "p50",
+        "p95",
+        "ok",
+    ]
     body = []
     for place, one in enumerate(seen.ranking, 1):
         badges = [badge(verdict) for verdict in spoken(one)]
@@ -451,7 +504,11 @@ def _bench(seen: Known) -> Markup:
                 f"{one.ok:,} of {one.requests:,}",
             )
         )
-    asked = f"{counted(bench.requests, 'request')} so far" if bench.state == "on" else counted(bench.requests, "request")
+    asked = (
+        f"{counted(bench.requests, 'request')} so far"
+        if bench.state == "on"
+        else counted(bench.requests, "request")
+    )
     how = {
         "on": "it runs; verdicts come at its end",
         "cut": "it was cut off, and judged nobody",
@@ -462,7 +519,9 @@ def _bench(seen: Known) -> Markup:
         when += " The load generator was the limit: its figures are not valid for ranking."
     below = tag("p", when, class_="nothing")
     table = rows(head, body, class_="bench-ranking")
-    return tag("section", title, table, below, evidence(seen.ranking, key="verdicts"), class_="bench")
+    return tag(
+        "section", title, table, below, evidence(seen.ranking, key="verdicts"), class_="bench"
+    )
 
 
 def _workload(captured: Mapping[str, Any] | None) -> Markup:
@@ -471,7 +530,11 @@ def _workload(captured: Mapping[str, Any] | None) -> Markup:
     if captured is None:
         command = tag("code", "toolkit capture --port 8000")
         note = tag(
-            "p", "No capture yet: ", command, " on a host counts what clients send and how it repeats.", class_="nothing"
+            "p",
+            "No capture yet: ",
+            command,
+            " on a host counts what clients send and how it repeats.",
+            class_="nothing",
         )
         return tag("section", title, note, class_="workload")
     return tag("section", title, captured_figures(captured), class_="workload")

@@ -360,7 +360,9 @@ def captured_figures(captured: Mapping[str, Any]) -> tuple[Markup, Markup]:
     ]
     when = f"{time_of_day(captured.get('from_ts'))} to {time_of_day(captured.get('to_ts'))}"
     more = tag("code", "toolkit workload")
-    return _pairs(seen), _note(f"Captured {when}; ", more, " has the whole hit curve and what follows from it")
+    return _pairs(seen), _note(
+        f"Captured {when}; ", more, " has the whole hit curve and what follows from it"
+    )
 
 
 def method(board: Board) -> Markup:
@@ -394,7 +396,9 @@ def feeding(trouble: str | None) -> Markup:
         "div",
         tag("h2", "Nothing measured yet"),
         tag("p", "Whatever is measured appears here by itself:"),
-        tag("ul", [tag("li", tag("code", command), tag("span", words)) for command, *words in steps]),
+        tag(
+            "ul", [tag("li", tag("code", command), tag("span", words)) for command, *words in steps]
+        ),
         tag("p", trouble, class_="trouble") if trouble else None,
         class_="feeding",
         id="feeding",

@@ -31,6 +31,8 @@ CHANGED = (
     (re.compile(r"--duration \d+[smh]"), "--duration 3s"),
     (re.compile(r"--window \d+[smh](?= *$)"), "--window 10s"),
     (re.compile(r"--interval \d+s"), "--interval 2s"),
+    # a reader has none yet; here each block finds one
+    (re.compile(r"\btoolkit example hosts\.txt"), "rm hosts.txt && toolkit example hosts.txt"),
     # the load comes from the servers' own machine, which a reader's must not
     (re.compile(r"\btoolkit blast hosts\.txt"), "toolkit blast hosts.txt --non-neutral"),
     # its own port is anybody's here

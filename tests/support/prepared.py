@@ -47,7 +47,9 @@ def host(name: str, number: int, at: float = AT, **more: object) -> Sighting:
 def scouted(path: Path) -> None:
     low = (Finding(code="low_gpu_memory_utilization", text=LOW),)
     bob = host("bob", 2)
-    bob = replace(bob, gpu_memory_utilization=0.46, num_gpu_blocks=1024, findings=bob.findings + low)
+    bob = replace(
+        bob, gpu_memory_utilization=0.46, num_gpu_blocks=1024, findings=bob.findings + low
+    )
     down = {"status": "down", "error": "connection refused"}
     with Store.open(path) as store:
         store.add_sightings(

@@ -33,7 +33,7 @@ GROUPS = {
     ),
     "Serve": ("preflight", "plan", "serve", "proxy", "warmup", "watchdog", "deploy"),
     "Tune": ("sweep", "compare", "diagnose", "report"),
-    "Practise": ("demo", "sim", "selftest", "completion"),
+    "Practise": ("demo", "example", "sim", "selftest", "completion"),
 }
 """In the order in which a user meets them; `<verb>.py` holds `command`, of a verb of several files `<verb>/verb.py`."""
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
@@ -125,6 +125,7 @@ def main() -> None:
 
     \b
       toolkit demo                  the whole job in small, on this machine
+      toolkit example hosts.txt     a file to put your own servers in
       toolkit scout hosts.txt       what is behind each address
       toolkit VERB --help           what a verb does, with examples
 

@@ -1,0 +1,54 @@
+"""`toolkit example`: a file to begin with, written where nothing is yet."""
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli.catalog import examples
+from toolkit.cli.help_page import Command
+from toolkit.cli.output import writing
+from toolkit.errors import ToolkitError
+
+CHECKED_BY = {
+    "hosts.txt": "toolkit scout {}",
+    "profile.toml": "toolkit blast hosts.txt --profile {} --dry-run",
+    "stack.toml": "toolkit serve {} --check",
+    "proxy.toml": "toolkit proxy --config {} --check",
+}
+"""The command that takes each, once it holds what is yours; a file's name goes into the braces."""
+
+
+@click.command(
+    "example", cls=Command, short_help="Write a file to begin with: hosts, profile, stack, proxy."
+)
+@click.argument("name", type=click.Choice(list(CHECKED_BY)))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write it there; `-` prints it.  [default: its name, in this folder]",
+)
+def command(name: str, output: str | None) -> None:
+    """Write an example file, with comments that explain each line. NAME is hosts.txt, profile.toml, stack.toml
+    or proxy.toml. A file that is there already is never written over.
+
+    \b
+      toolkit example hosts.txt
+      toolkit example stack.toml -o contest.toml
+      toolkit example proxy.toml -o -
+    """
+    text = examples()[name].read_text("utf-8")
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(output or name)
+    with writing("Example", path, "--output"):
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError as error:
+            raise ToolkitError(
+                f"`{path}` is there already, and stays as it is",
+                f"Write it elsewhere: `toolkit example {name} -o other{path.suffix}`",
+            ) from error
+    click.echo(f"Put in what is yours, then: {CHECKED_BY[name].format(path)}", err=True)
