@@ -127,6 +127,7 @@ _REPLACED = {
     "host": ("host", "event"),
     "event": ("event", "host"),
     "run": ("run",),
+    "view": ("view",),
 }
 """First key of a link -> what of the view it replaces; all else of it stays."""
 _BEGIN = re.compile(rf'href="\?({"|".join(_REPLACED)})='.encode())

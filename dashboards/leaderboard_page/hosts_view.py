@@ -5,12 +5,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
-from leaderboard_page.address import Address, query
+from leaderboard_page.address import Address, link, with_view
 from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, spoken
 from leaderboard_page.sections import captured_figures, feeding, rows
 from leaderboard_page.source import DatabaseSource, ReadResult, sentence
@@ -156,14 +155,15 @@ def hosts_view(
     if not seen.inventory.words and run is None:
         return _bytes(feeding(found.trouble))
     drawn = source.once((*key, "drawn"), seen, lambda: _bytes(_body(seen)))
-    return _bytes(_head(seen, found, address, now=now, viewers=viewers)) + drawn
+    head = _bytes(_head(seen, found, now=now, viewers=viewers))
+    return with_view(head, address) + drawn
 
 
 def _bytes(html: Markup) -> bytes:
     return html.encode("utf-8", "replace")
 
 
-def _head(seen: Known, found: ReadResult, address: Address, *, now: float, viewers: int) -> Markup:
+def _head(seen: Known, found: ReadResult, *, now: float, viewers: int) -> Markup:
     """How far the preparation is, which command comes next, and the few figures that matter most."""
     there, run = seen.inventory, found.feed and found.feed.run
     last_at = max((each.at for each in seen.newest), default=None)
@@ -193,9 +193,8 @@ def _head(seen: Known, found: ReadResult, address: Address, *, now: float, viewe
     )
 
     if run is not None:
-        link = f"?{urlencode(query(replace(address, view=None)))}"
         since = f"since {time_of_day(run.started_at)}"
-        first = ("leader", phase, tag("a", "Leaderboard", href=link), since)
+        first = ("leader", phase, tag("a", "Leaderboard", href=link(view="")), since)
     else:
         command = tag("code", f"toolkit {' '.join(there.next_step)}")
         turns = (

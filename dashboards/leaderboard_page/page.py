@@ -12,12 +12,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlencode
 
 import streamlit as st
 
 from leaderboard_page import controls
-from leaderboard_page.address import Address, query
+from leaderboard_page.address import Address
 from leaderboard_page.collector import keep_quiet
 from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.live import show, style
@@ -82,8 +81,7 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
     first_s, last_s = scene.feed.start_s, scene.feed.end_s or scene.feed.start_s
     names = [host.name for host in scene.feed.hosts]
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
-        link = f"?{urlencode(query(replace(address, view='hosts')))}"
-        st.html(title(scene.run, tag("a", "Hosts, bench, workload", href=link)), width="stretch")
+        st.html(title(scene.run), width="stretch")
         controls.ranking(address, usual_window_s(scene.run))
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):

@@ -22,7 +22,7 @@ def provenance(
 ) -> Markup:
     """The line, and above it a banner where the command line calls the run not valid for ranking.
 
-    `can_switch`: whether the viewer may choose if seconds in which the load generator was the limit count.
+    `can_switch`: whether the viewer may choose if seconds in which the load generator was the limit count, and look elsewhere.
     """
     plan = run.plan
     machines = plan.get("load_generator")
@@ -64,14 +64,17 @@ def provenance(
     if plan.get("rate"):
         sent += f", {plan['rate']:g} requests/s a host"
 
-    facts = (
+    facts: list[tuple[str, str, object]] = [
         ("run", "run", tag("a", run.id, href=link(run=run.id))),
         ("loader", "load generator", f"{listed or 'unknown machine'}, {placed}"),
         ("limited", "at its limit", limit),
         ("users", "load", sent),
         ("profile", "profile", plan.get("profile") or "unknown"),
         ("since", "since", f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"),
-    )
+    ]
+    if can_switch:
+        also = tag("a", "hosts, bench, workload", href=link(view="hosts"))
+        facts.append(("known", "see also", also))
     tones = {
         "loader": " warn" if plan.get("non_neutral") else "",
         "limited": " warn" if board.limited_s or run.client_ok is False else "",

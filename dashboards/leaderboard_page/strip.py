@@ -101,12 +101,10 @@ def strip(
     )
 
 
-def title(run: Run, link: Markup | None = None) -> Markup:
-    """The page's name, the day and moment of the blast it shows, and a link beside it."""
+def title(run: Run) -> Markup:
+    """The page's name, and the day and moment of the blast it shows."""
     text = f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"
-    # with a blank, at which a phone's line is broken
-    beside = (" ", tag("small", link)) if link else None
-    return tag("h1", "Leaderboard", tag("small", text), beside, class_="title")
+    return tag("h1", "Leaderboard", tag("small", text), class_="title")
 
 
 def _item(

@@ -34,7 +34,7 @@ def test_a_page_that_was_empty_fills_and_becomes_the_leaderboard_and_the_hosts_s
         feeder.begin(server.database, feeder.RUN, started_s=feeder.BEGAN, seconds=10)
         expect(board(tab)).to_be_visible()
         comes(tab, rows.count, 0)
-        tab.page.get_by_role("link", name="Hosts, bench, workload").click()
+        tab.page.get_by_role("link", name="hosts, bench, workload").click()
         expect(rows).to_have_count(4)
         expect(board(tab)).to_have_count(0)
         tab.page.get_by_role("link", name="Leaderboard").click()

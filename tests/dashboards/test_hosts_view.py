@@ -187,7 +187,7 @@ def test_a_blast_turns_the_page_into_the_leaderboard_and_the_link_shows_the_host
     assert len(hosts(again(app))) == 8
     assert cells(again(aside), "alice")["KV blocks"] == "4,096"
     leader = page(aside).one("li", class_="leader")
-    assert (leader.one(class_="what").text, leader.one("a")["href"]) == ("blast is on", "?")
+    assert (leader.one(class_="what").text, leader.one("a")["href"]) == ("blast is on", "?view=")
 
 
 def test_behind_a_freeze_no_later_snapshot_is_shown(database: Path) -> None:

@@ -40,6 +40,7 @@ def test_one_line_says_where_the_figures_come_from() -> None:
         "load 32 users, 4 a host",
         "profile contest",
         f"since {day(BEGAN)}, {time_of_day(BEGAN, seconds=False)}",
+        "see also hosts, bench, workload",
     ]
     assert found.one("li", class_="run").one("a")["href"] == "?run=0123456789ab"
 
