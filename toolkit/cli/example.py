@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli.catalog import examples
 from toolkit.cli.help_page import Command
 from toolkit.cli.output import writing
 from toolkit.errors import ToolkitError
@@ -26,6 +25,7 @@ CHECKED_BY = {
     "-o",
     "--output",
     metavar="FILE",
+    type=click.Path(dir_okay=False),
     help="Write it there; `-` prints it.  [default: its name, in this folder]",
 )
 def command(name: str, output: str | None) -> None:
@@ -37,6 +37,8 @@ def command(name: str, output: str | None) -> None:
       toolkit example stack.toml -o contest.toml
       toolkit example proxy.toml -o -
     """
+    from toolkit.cli.catalog import examples
+
     text = examples()[name].read_text("utf-8")
     if output == "-":
         click.echo(text, nl=False)
