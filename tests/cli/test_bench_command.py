@@ -81,7 +81,7 @@ def test_json_is_one_object_a_host_with_the_promised_keys_first(start: Start) ->
 
 
 def test_every_key_is_explained_to_the_user() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
     keys = {each.name for each in fields(HostSummary)} | {
         "levels",
         "best_concurrency",

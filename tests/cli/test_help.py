@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from support.command_lines import complaint, every_command
-from support.readme import calls
+from support.manual import calls
 
 from toolkit.cli import GROUPS, VERBS, main
 from toolkit.cli.help_page import Command, Option

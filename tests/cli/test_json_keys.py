@@ -1,4 +1,4 @@
-"""README's table of the keys of `--json`, held against what each verb prints now, and against what may never change.
+"""The manual's table of the keys of `--json`, held against what each verb prints now, and against what may never change.
 
 `PYTHONPATH=tests python -m support.json_rows` prints the table anew.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.json_rows import FREE, Rows, Tree, joined, keys_of, provoked, written
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN = "<!-- json keys: held by tests/cli/test_json_keys.py -->"
 END = "<!-- end -->"
 
@@ -51,9 +51,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 
 def told() -> dict[str, Tree]:
-    """The table in README.md: name of a row -> keys."""
-    page = README.read_text()
-    assert BEGIN in page, f"README.md has no line `{BEGIN}`"
+    """The table in docs/reference/json.md: name of a row -> keys."""
+    page = PAGE.read_text()
+    assert BEGIN in page, f"{PAGE.name} has no line `{BEGIN}`"
     lines = page.split(BEGIN, 1)[1].split(END, 1)[0].strip().splitlines()
     found = {}
     for line in lines[2:]:

@@ -1,7 +1,7 @@
-"""Take README's pictures of the lab report and of the workload page again, by hand: `python tests/docs/take_pictures.py`, some minutes.
+"""Take the manual's pictures of the lab report and of the workload page again, by hand: `python tests/docs/take_pictures.py`, some minutes.
 
 A real stack of `toolkit serve` in front of a simulated engine, restarted once, then loaded by two teams, one of which has few slots; the
-pages are those of its run and of its proxy's log, in a real Chromium. It rewrites dashboards/report.png and dashboards/workload.png.
+pages are those of its run and of its proxy's log, in a real Chromium. It rewrites docs/pictures/report.png and docs/pictures/workload.png.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from contract.harness.browser import chromium
 from playwright.sync_api import Browser
 
-PICTURES = Path(__file__).parents[2] / "dashboards"
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 BIN = Path(sys.prefix) / "bin"
 PORT = 8040
 URL = f"http://127.0.0.1:{PORT}"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.command_lines import complaint
-from support.readme import PAGES, README, ROOT, blocks, calls, inline_commands
+from support.manual import PAGES, ROOT, blocks, calls, inline_commands
 
 NEEDS = (
     "systemctl",
@@ -19,10 +19,11 @@ NEEDS = (
     "promtool",
     "git ",
     "tcpdump",
+    "a quiet machine",
 )
 """Programs and rights that a test has not; a block that is not run names one of them, or a machine of the reader's."""
 
-LINES = sorted({line for page in PAGES for each in blocks(ROOT / page) for line in each.commands})
+LINES = sorted({line for page in PAGES for each in blocks(page) for line in each.commands})
 INLINE = sorted({words for page in PAGES for words in inline_commands(ROOT / page)})
 
 
@@ -55,7 +56,7 @@ def test_a_command_in_the_prose_has_options_that_exist(words: str) -> None:
 
 
 def test_a_block_that_is_not_run_says_why_and_needs_what_no_test_has() -> None:
-    for each in blocks(README):
+    for each in (each for page in PAGES for each in blocks(page)):
         reason = each.notes.get("not-run")
         if reason is not None:
             assert each.is_shell, each.name
@@ -63,13 +64,13 @@ def test_a_block_that_is_not_run_says_why_and_needs_what_no_test_has() -> None:
 
 
 def test_blocks_are_of_kinds_that_are_known() -> None:
-    kinds = {each.info for page in PAGES for each in blocks(ROOT / page)}
+    kinds = {each.info for page in PAGES for each in blocks(page)}
     assert kinds <= {"sh", "console", "text", "toml", "python", "json", "promql"}
 
 
 def test_no_command_hides_in_a_block_that_is_only_shown() -> None:
     for page in PAGES:
-        for each in blocks(ROOT / page):
+        for each in blocks(page):
             hidden = [
                 line for line in each.text.splitlines() if line.startswith(("$ ", "toolkit "))
             ]

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 from jsonschema import Draft202012Validator
-from support.readme import README, ROOT
+from support.manual import ROOT
 from support.settings_page import DOCS, FILES, written
 
 PAGES = written()
@@ -20,12 +20,9 @@ def test_nothing_else_lies_among_the_schemas() -> None:
     assert sorted(file.stem for file in (DOCS / "schemas").iterdir()) == sorted(FILES)
 
 
-def test_the_schemas_take_the_files_of_the_readme_and_the_catalog() -> None:
-    texts = {
-        block.split(".toml", 1)[0]: block.split("```", 1)[0]
-        for block in README.read_text().split("```toml\n# ")[1:]
-    }
-    good = [("proxy", f"# {texts['proxy']}"), ("stack", f"# {texts['stack']}")]
+def test_the_schemas_take_the_examples_and_the_catalog() -> None:
+    examples = DOCS / "examples"
+    good = [(kind, (examples / f"{kind}.toml").read_text()) for kind in FILES]
     good += [("sweep", file.read_text()) for file in (ROOT / "toolkit/catalog/sweeps").iterdir()]
     good += [
         ("profile", file.read_text()) for file in (ROOT / "toolkit/catalog/profiles").iterdir()

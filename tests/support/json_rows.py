@@ -1,6 +1,6 @@
 """What each verb prints with `--json`, provoked: against simulated servers, a stored blast, a capture, the catalog.
 
-    PYTHONPATH=tests python -m support.json_rows       prints README's table, made from what they print now
+    PYTHONPATH=tests python -m support.json_rows       prints the manual's table, made from what they print now
 
 A row of the table is a kind of line; its name says the command, and behind a comma which line. `adds` says that the line has
 the keys of the command's first row as well.
@@ -252,7 +252,7 @@ def written(tree: Tree) -> str:
 
 
 def table(rows: Rows) -> str:
-    """README's table."""
+    """The manual's table."""
     told = ["| verb | keys |", "|---|---|"]
     for name, lines_of in rows.items():
         tree = joined([keys_of(line) or {} for line in lines_of])

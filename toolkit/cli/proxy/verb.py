@@ -118,7 +118,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
       toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
       toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
           --max-concurrency 64
-      toolkit proxy --config proxy.toml        teams, keys, limits: see the README
+      toolkit proxy --config proxy.toml        teams, keys, limits: see the manual
     \f
     \b
       toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\

@@ -25,7 +25,7 @@ at Hugging Face, or in a folder.
 
 \b
   toolkit serve Qwen/Qwen2.5-7B-Instruct --preset throughput
-  toolkit serve stack.toml   several engines, teams, limits: see the README
+  toolkit serve stack.toml   several engines, teams, limits: see the manual
 \f
 \b
   toolkit serve --preset multi-team --check

@@ -1,4 +1,4 @@
-"""Every block of README that a reader can paste works, in README's order, in one folder, against simulated servers.
+"""Every block of README and the manual that a reader can paste works, page after page, in one folder, against simulated servers.
 
 What is changed on the way is said in CHANGED: ports that may be taken, times that a reader has and a test has not. The two commands
 of `Set up` are run by `.ci/run` itself, byte for byte.
@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.readme import ROOT, Block, blocks
+from support.manual import PAGES, ROOT, Block, blocks
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("readme")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("manual")]
 
 LONGEST_S = 120
 """For one block; those that wait for servers take most."""
@@ -39,25 +39,29 @@ CHANGED = (
     (re.compile(r"\btoolkit serve --sim gptq-int4"), "toolkit serve --sim gptq-int4 --port 8000"),
     # nine loads are minutes; test_sweep_ratios.py runs such a sweep whole
     (re.compile(r"(sweep quantizations --sim)"), r"\1 --dry-run"),
+    (re.compile(r"\btoolkit demo --no-page"), "toolkit demo --no-page --seconds 12"),
     (re.compile(r"\btoolkit selftest *$", re.MULTILINE), "toolkit selftest --streams 1,10"),
 )
 FLEET = {"alice": "gptq-int4", "bob": "awq", "carol": "fp8"}
 """Who stands in `hosts.txt`, and of which personality."""
 FILE = re.compile(r"# ([a-z-]+\.toml)\b")
-"""A file that README shows bears its name in its first line."""
+"""A file that a page shows bears its name in its first line."""
 ID = re.compile(r"\b[0-9a-f]{12}\b")
 
 
 def to_run() -> list[Block]:
     return [
         each
-        for each in blocks()
-        if each.is_shell and "not-run" not in each.notes and each.heading != "Set up"
+        for page in PAGES
+        for each in blocks(page)
+        if each.is_shell and "not-run" not in each.notes
+        # the others' are for who works on the code, and `.ci/run` does what they say
+        if page not in {"CONTRIBUTING.md", "CHANGELOG.md"} and each.heading != "Set up"
     ]
 
 
 class Reader:
-    """Who reads README and pastes it, block for block."""
+    """Who reads the manual and pastes it, block for block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +72,7 @@ class Reader:
             (folder / name).symlink_to(ROOT / name)
         (folder / ".venv").symlink_to(sys.prefix)
         (folder / "home").mkdir()
-        for block in blocks():
+        for block in (block for page in PAGES for block in blocks(page)):
             name = FILE.match(block.text) if block.info == "toml" else None
             if name:
                 (folder / name[1]).write_text(block.text)
@@ -130,7 +134,7 @@ class Reader:
 
     @contextmanager
     def server(self, personality: str) -> Iterator[None]:
-        """A simulated server on README's port 8001, with clients where it is ill: diagnosing needs a load."""
+        """A simulated server on the manual's port 8001, with clients where it is ill: diagnosing needs a load."""
         load = 32 if "_" in personality else 0
         speed = 0.05 if personality == "cold" else 0.1
         words = f"toolkit sim serve --port {self.port('8001')} --personality {personality}"
@@ -216,10 +220,10 @@ BLOCKS = to_run()
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
-    """Each block's, by its line: in README's order, as later ones use what earlier ones made."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Each block's: in the manual's order, as later ones use what earlier ones made."""
     reader = Reader(tmp_path_factory.mktemp("reader"))
-    known: dict[int, Outcome] = {}
+    known: dict[str, Outcome] = {}
     fleet = " ".join(dict.fromkeys(FLEET.values()))
     last = list(FLEET.values())[-1]
     with reader.beside(f"exec toolkit sim fleet {fleet} --time-scale 0.1", f"{last} ") as printed:
@@ -228,16 +232,16 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
         before: Block | None = None
         for block in BLOCKS:
             try:
-                known[block.line] = run(reader, block, before)
+                known[block.place] = run(reader, block, before)
             except (AssertionError, LookupError, OSError, subprocess.SubprocessError) as error:
-                known[block.line] = error
+                known[block.place] = error
             before = block
     return known
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
-def test_a_block_can_be_pasted(block: Block, outcomes: dict[int, Outcome]) -> None:
-    outcome = outcomes[block.line]
+def test_a_block_can_be_pasted(block: Block, outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[block.place]
     if isinstance(outcome, Exception):
         raise outcome
 
@@ -248,9 +252,9 @@ def test_a_block_can_be_pasted(block: Block, outcomes: dict[int, Outcome]) -> No
     ids=lambda block: block.name,
 )
 def test_a_table_that_is_shown_has_the_columns_that_are_printed(
-    block: Block, outcomes: dict[int, Outcome]
+    block: Block, outcomes: dict[str, Outcome]
 ) -> None:
-    outcome = outcomes[block.line]
+    outcome = outcomes[block.place]
     if isinstance(outcome, Exception):
         pytest.fail("it could not be run")
     printed = {_words(line) for line in outcome.splitlines()}

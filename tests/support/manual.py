@@ -1,4 +1,4 @@
-"""README.md and its neighbours as data: headings, links, blocks, command lines. Reads text; runs and contacts nothing.
+"""README.md, the manual in docs/ and their neighbours as data: headings, links, blocks, command lines. Reads text; runs and contacts nothing.
 
 A block that a reader can paste is ```sh; one that shows a session is ```console, whose lines after `$ ` are commands and whose
 others are what they printed. What a test must know to run a block stands in a comment before it, which a reader never sees:
@@ -24,20 +24,38 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
-_FENCE = re.compile(r"^```(\w*)$")
+_FENCE = re.compile(r"^```(\w*|\{[\w-]+\}.*)$")
 _NOTE = re.compile(r"^<!-- block: (.*) -->$")
 _HEADING = re.compile(r"^(#{1,6}) (.+)$")
-_LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"!?\[(?:[^\]\n]|\n(?!\n))*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _BETWEEN_COMMANDS = frozenset(("&&", "||", "|", ";", "&", "(", ")", ">", ">>", "<", "2>", "|&"))
+
+
+def in_order(page: str = "docs/index.md") -> list[str]:
+    """A page of the manual and all below it, as its tables of contents name them."""
+    folder, text = Path(page).parent, (ROOT / page).read_text()
+    below = [
+        (folder / f"{name}.md").as_posix()
+        for names in re.findall(
+            r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        )
+        for name in names.split()
+    ]
+    return [page, *(each for name in below for each in in_order(name))]
+
+
+MANUAL = tuple(in_order())
+"""As a reader who turns the pages meets them."""
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *MANUAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """What stands between two fences."""
 
+    page: str
     info: str
     text: str
     line: int
@@ -49,7 +67,12 @@ class Block:
     def name(self) -> str:
         """How a test's report calls it: moved lines change no name but those of equal beginnings."""
         first = self.commands[0] if self.commands else self.text.split("\n", 1)[0]
-        return f"{self.heading}: {first}"
+        return f"{self.page}, {self.heading}: {first}"
+
+    @property
+    def place(self) -> str:
+        """Where it stands: no other block stands there."""
+        return f"{self.page}:{self.line}"
 
     @property
     def is_shell(self) -> bool:
@@ -76,19 +99,27 @@ class Block:
         return [above for above, rule in itertools.pairwise(lines) if set(rule) == {"─"}]
 
 
-def blocks(path: Path = README) -> list[Block]:
-    """All blocks of a page, in order."""
+def blocks(page: str) -> list[Block]:
+    """All blocks of a page, in order; what a directive of Sphinx holds is none."""
     found: list[Block] = []
     heading, notes, inside = "", {}, None
     start, lines = 0, list[str]()
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
         fence = _FENCE.match(line)
         if inside is not None:
             if line == "```":
-                text = "\n".join(lines) + "\n"
-                found.append(
-                    Block(info=inside, text=text, line=start, heading=heading, notes=notes)
-                )
+                if not inside.startswith("{"):
+                    text = "\n".join(lines) + "\n"
+                    found.append(
+                        Block(
+                            page=page,
+                            info=inside,
+                            text=text,
+                            line=start,
+                            heading=heading,
+                            notes=notes,
+                        )
+                    )
                 inside, notes = None, {}
             else:
                 lines.append(line)
@@ -98,7 +129,7 @@ def blocks(path: Path = README) -> list[Block]:
             title, note = _HEADING.match(line), _NOTE.match(line)
             heading = title[2] if title else heading
             notes = _notes(note[1]) if note else {}
-    assert inside is None, f"{path.name} ends in a block"
+    assert inside is None, f"{page} ends in a block"
     return found
 
 
@@ -107,7 +138,7 @@ def _notes(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def prose(path: Path = README) -> str:
+def prose(path: Path) -> str:
     """The page without its blocks and comments."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -131,16 +162,16 @@ def links(path: Path) -> list[str]:
     return _LINK.findall(prose(path))
 
 
-def section(heading: str) -> str:
-    """The text under a heading, up to the next of its level or above."""
+def section(page: str, heading: str) -> str:
+    """The text under a heading of a page, up to the next of its level or above."""
     marks = heading.split(" ", 1)[0]
     pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(marks)}}} |\Z)"
-    found = re.search(pattern, README.read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"{README.name} has no heading `{heading}`"
+    found = re.search(pattern, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no heading `{heading}`"
     return found[1]
 
 
-def inline_commands(path: Path = README) -> list[str]:
+def inline_commands(path: Path) -> list[str]:
     """What stands in prose and tables between backticks and begins as a command of ours does."""
     words = (word.replace("\\|", "|") for word in _CODE.findall(prose(path)))
     return [word for word in words if word.startswith("toolkit ")]
