@@ -149,10 +149,13 @@ def with_view(html: bytes, address: Address) -> bytes:
 
     That link closes its panel, so that a second click undoes the first.
     """
+    view = query(address)
+    if not view:
+        return html
     if address.host is not None:
         opens, closes = f'href="{link(host=address.host)}"', f'href="{link(host="")}"'
         html = html.replace(opens.encode(), f'{closes} aria-current="true"'.encode())
-    view, begins = query(address), {}
+    begins = {}
     for first, replaced in _REPLACED.items():
         rest = {key: value for key, value in view.items() if key not in replaced}
         kept = escape(urlencode(rest, errors="replace"))
