@@ -41,6 +41,8 @@ _PATHS = {
     "snow": "M8 1.5 V14.5 M2.4 4.8 L13.6 11.2 M13.6 4.8 L2.4 11.2",
 }
 _FILLED = frozenset({"up", "down", "bolt"})
+ERROR_LEVELS = ((0.1, "over10"), (0.05, "over5"), (0.01, "over1"))
+"""An error rate above the share has this class of page.css: amber, a stronger amber, red."""
 
 
 def icon(name: str) -> Markup:
@@ -48,6 +50,11 @@ def icon(name: str) -> Markup:
     path = tag("path", d=_PATHS[name])
     kind = "fill" if name in _FILLED else "stroke"
     return tag("svg", path, class_=f"icon {kind}", viewBox="0 0 16 16", aria_hidden="true")
+
+
+def error_level(error_rate: float | None) -> str | None:
+    """How bad an error rate is; None: nothing to show."""
+    return next((level for above, level in ERROR_LEVELS if (error_rate or 0.0) > above), None)
 
 
 def badge(verdict: Verdict) -> Markup:

@@ -1,9 +1,9 @@
 """The page's charts: ranks over time, rate against latency, and of a few hosts densities, figures and a heat strip.
 
-Each host has one colour and stroke for the whole run, by its place in the list and never by its rank. The colours are in
-page.css (`--c0` to `--c7`, one set for each theme): eight that people with any of the common colour blindnesses tell apart,
-after Okabe and Ito, darkened or lightened to at least 3:1 against the page. Hosts beyond the eighth get the same colours
-with other strokes; names at the lines' ends make colour a help and never the only sign. Nothing is ranked here.
+Ten colours (`--c0` to `--c9` in page.css, one set for each theme), each at least 3:1 against the page and as far from the others
+for people with any of the common colour blindnesses as ten can be. The table's first ten hosts have one each and solid lines,
+the next ten the same colours with another stroke and another shape of dot; names at lines and dots make colour a help and
+never the only sign. Nothing is ranked here.
 """
 
 import base64
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from leaderboard_page.address import story_link
+from leaderboard_page.badges import error_level
 from toolkit.board.history import Density, Heat, HostSeries, Ranks
 from toolkit.board.standings import Standing
 from toolkit.records import Event
@@ -41,9 +42,11 @@ from toolkit.report.html import Markup, tag
 from toolkit.stats import ALPHA
 from toolkit.units import milliseconds, rate, share, tick, tick_ms, time_of_day
 
-COLOURS = 8
+COLOURS = 10
 STROKES = ("", "9 5", "2 5", "12 4 2 4")
-"""Dash patterns in pixels: the first lap is solid."""
+"""Dash patterns in pixels: the first ten are solid."""
+SHAPES = ("disc", "square", "diamond", "ring")
+"""Of dots, in the same order."""
 NOBODY = LineStyle("var(--quiet)", "")
 MOST_POINTS = 240
 """Moments of the rank chart: more are finer than a screen shows, and cost every viewer bytes."""
@@ -55,17 +58,33 @@ MOST_BINS = 72
 """Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""
 BUCKET = (1 + ALPHA) / (1 - ALPHA)
 """Each of the sketch's buckets is this much above the one before."""
+_LEVELS = tuple((f"over{percent}", f"errors over {percent} %") for percent in (1, 5, 10))
 
 
 # --- whose line is which --------------------------------------------------------------------------
 
 
 def line_styles(names: Iterable[str]) -> Mapping[str, LineStyle]:
-    """Host name -> its colour and stroke. Names are sorted, so that every viewer and every day sees the same."""
-    return {
-        name: LineStyle(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
-        for place, name in enumerate(sorted(set(names)))
-    }
+    """Host name -> its colour and stroke; `names` stand in the table's order.
+
+    Among ten hosts each has the colour that its name's place in the alphabet gives it, or the next one that is free: it keeps it
+    while the ten change ranks, and also most of the time when one of them makes room for another.
+    """
+    in_order = list(dict.fromkeys(names))
+    wished = {name: place % COLOURS for place, name in enumerate(sorted(in_order))}
+    found: dict[str, LineStyle] = {}
+    for lap, first in enumerate(range(0, len(in_order), COLOURS)):
+        stroke = STROKES[lap % len(STROKES)]
+        colours: dict[int, str] = {}
+        ten = sorted(in_order[first : first + COLOURS])
+        for name in ten:
+            colours.setdefault(wished[name], name)
+        for name in ten:
+            if colours[wished[name]] != name:
+                turns = ((wished[name] + turn) % COLOURS for turn in range(COLOURS))
+                colours[next(colour for colour in turns if colour not in colours)] = name
+        found |= {name: LineStyle(f"var(--c{colour})", stroke) for colour, name in colours.items()}
+    return found
 
 
 def solid(styles: Mapping[str, LineStyle], names: Iterable[str]) -> Mapping[str, LineStyle]:
@@ -167,7 +186,8 @@ def rank_chart(
         )
     grid, ticks = grid_x([(x.at(at), written) for at, written in time_ticks(x.low, x.high)])
     below = tag("ol", listed, class_="happened") if listed else None
-    return chart(frame, [grid, rules, lines[::-1]], [*ticks, *ends, *marks], below)
+    words = [*ticks, *ends, *marks]
+    return chart(frame, [grid, rules, lines[::-1]], words, below, style=f"--lines:{len(names)}")
 
 
 _HAPPENED = {
@@ -197,30 +217,57 @@ def sentence(event: Event) -> str:
 
 
 def pareto(standings: Sequence[Standing]) -> list[Standing]:
-    """The hosts that nobody beats in both: by rising latency, each with more requests/s than all quicker ones."""
+    """The hosts that nobody beats in both: by rising latency, each with more requests/s than all quicker ones.
+
+    One that is down or fails is not among them: what it still answers is no choice that anybody has.
+    """
     front: list[Standing] = []
-    known = [one for one in standings if one.p95_ms is not None]
+    known = [one for one in standings if one.p95_ms is not None and not one.trouble]
     for one in sorted(known, key=lambda one: (one.p95_ms or 0.0, -one.rps)):
         if not front or one.rps > front[-1].rps:
             front.append(one)
     return front
 
 
-def tradeoff_chart(standings: Sequence[Standing], *, styles: Mapping[str, LineStyle]) -> Markup:
-    """Who is both fast and busy, and who buys the one with the other: a dot a host, and the front joined by steps."""
+def tradeoff_chart(
+    standings: Sequence[Standing],
+    *,
+    styles: Mapping[str, LineStyle],
+    honest_leader: str | None = None,
+    down_since: Mapping[str, float] | None = None,
+) -> Markup:
+    """Who is both fast and busy, and who buys the one with the other: a dot a host, and the front joined by steps.
+
+    `standings` are in the table's order: where names crowd (live.js puts them), those first in line choose first. `down_since`
+    are moments of hosts that are down; one that never answered has none.
+    """
     frame = ChartFrame(
         key="tradeoff",
         title="Requests/s against latency p95",
         alt="Each host's requests a second against the 95th percentile of its latency; up and left is better",
-        axes="up and left is better",
+        axes="both axes logarithmic; up and left is better",
     )
-    known = sorted((one for one in standings if one.p95_ms is not None), key=lambda one: -one.rps)
+    last_signs = {
+        one.name: "never answered"
+        if (since := (down_since or {}).get(one.name)) is None
+        else f"down since {time_of_day(since, seconds=False)}"
+        for one in standings
+        if one.trouble == "down"
+    }
+    known = [one for one in standings if one.p95_ms and one.rps > 0]
+    silent = last_signs.keys() - {one.name for one in known}
+    gone = None
+    if silent:
+        listed = ", ".join(f"{name} ({last_signs[name]})" for name in last_signs if name in silent)
+        gone = tag("p", f"No answer in this window: {listed}", class_="gone")
     if not known:
-        return empty(frame, "Hosts are drawn here once they have answered.")
-    x = log_scale([one.p95_ms or 0.0 for one in known], room=1.5)
-    y = Scale(0.0, 1.15 * max(one.rps for one in known))
+        return empty(frame, "Hosts are drawn here once they have answered.", gone)
+    x, y = (
+        _calm_scale([getattr(one, field) for one in known], room)
+        for field, room in (("p95_ms", 1.4), ("rps", 1.3))
+    )
     columns, below = grid_x([(x.at(v), tick_ms(v)) for v in log_ticks(x, most=5)])
-    rows, beside = grid_y([(y.at(v), tick(v)) for v in linear_ticks(y.high)])
+    rows, beside = grid_y([(y.at(v), tick(v)) for v in log_ticks(y, most=6)])
 
     front = pareto(known)
     corners: list[Point] = []
@@ -231,27 +278,52 @@ def tradeoff_chart(standings: Sequence[Standing], *, styles: Mapping[str, LineSt
     steps = tag("path", tag("title", "Pareto front"), d=trace(corners), class_="front")
 
     best = {one.name for one in front}
-    taken: list[Point] = []
     dots = []
     for one in known:
-        u, v = x.at(one.p95_ms or 0.0), y.at(one.rps)
-        is_crowded = any(abs(u - there) < 0.16 and abs(v - level) < 0.06 for there, level in taken)
-        if not is_crowded:
-            taken.append((u, v))
-        kinds = {"best": one.name in best, "crowded": is_crowded, "leftward": u > 0.72}
+        look, level = styles.get(one.name, NOBODY), error_level(one.error_rate)
+        failing = f"{share(one.error_rate)} errors" if level else None
+        note = last_signs.get(one.name, failing)
+        kinds = ("dot", SHAPES[STROKES.index(look.stroke)], "best" if one.name in best else None)
+        kinds += ("down" if one.name in last_signs else level,)
+        told = f"{one.name}: {rate(one.rps)} requests/s, p95 {milliseconds(one.p95_ms)}"
+        star = tag("i", class_="star") if one.name == honest_leader else None
+        more = tag("small", f" {note}") if note else None
         dots.append(
             word(
-                tag("span", one.name, class_="name"),
-                x=u,
-                y=v,
-                class_=" ".join(("dot", *(kind for kind, is_so in kinds.items() if is_so))),
+                tag("span", star, tag("span", one.name, class_="name"), more, class_="label"),
+                x=x.at(one.p95_ms or 0.0),
+                y=y.at(one.rps),
+                class_=" ".join(filter(None, kinds)),
                 style=host_style(one.name, styles),
-                title=f"{one.name}: {rate(one.rps)} requests/s, p95 {milliseconds(one.p95_ms)}",
+                title=f"{told}, {note}" if note else told,
                 data_host=one.name,
             )
         )
     drawn = [columns, rows, steps if len(front) > 1 else None]
-    return chart(frame, drawn, [*below, *beside, *dots])
+    key = _key_of(known, honest_leader, front)
+    words = [*below, *beside, *dots]
+    return chart(frame, drawn, words, [key, gone], style=f"--lines:{len(known)}")
+
+
+def _calm_scale(values: Sequence[float], room: float) -> Scale:
+    """A logarithmic axis whose ends stay where they are while the values change a little: whole eighths of a decade."""
+    low, high = (math.log10(end) * 8 for end in (min(values) / room, max(values) * room))
+    return Scale(10 ** (math.floor(low) / 8), 10 ** (math.ceil(high) / 8), logarithmic=True)
+
+
+def _key_of(
+    known: Sequence[Standing], honest_leader: str | None, front: Sequence[Standing]
+) -> Markup | None:
+    """What the signs of this chart mean, those that are on it."""
+    levels = {error_level(one.error_rate) for one in known if one.trouble != "down"}
+    listed = [
+        (len(front) > 1, tag("i", class_="dashes"), "Pareto front: nobody is faster and busier"),
+        (any(one.name == honest_leader for one in known), tag("i", class_="star"), "honest leader"),
+        *((level in levels, tag("i", class_=f"spot {level}"), text) for level, text in _LEVELS),
+        (any(one.trouble == "down" for one in known), tag("i", class_="spot down"), "down"),
+    ]
+    items = [tag("li", sign, text) for is_there, sign, text in listed if is_there]
+    return tag("ul", items, class_="legend") if items else None
 
 
 # --- a few hosts ----------------------------------------------------------------------------------

@@ -15,12 +15,15 @@ function alike(old, next) {
   return old.nodeType === next.nodeType && old.nodeName === next.nodeName && keyOf(old) === keyOf(next);
 }
 
+// what the visitor opened, and where a name was put
+const isOurs = (node, name) => name === "open" || (name === "style" && node.classList.contains("label"));
+
 function takeAttributes(old, next) {
   for (const { name } of [...old.attributes]) {
-    if (name !== "open" && !next.hasAttribute(name)) old.removeAttribute(name);
+    if (!isOurs(old, name) && !next.hasAttribute(name)) old.removeAttribute(name);
   }
   for (const { name, value } of [...next.attributes]) {
-    if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (!isOurs(old, name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
 }
 
@@ -79,6 +82,94 @@ function slide(before) {
     });
   }
 }
+
+// --- names of a scatter's dots: beside the dot where there is room, else farther off at the end of a thin line ---
+
+// A place: the point of the name nearest to its dot, in pixels from there, and which share of the name lies before it.
+const PLACES = [[10, 0, 0], [-10, 0, 1], [0, -17, .5], [0, 17, .5], [7, -13, 0], [-7, -13, 1], [7, 13, 0], [-7, 13, 1]];
+for (const far of [24, 34, 46, 60, 76, 94, 114, 138, 164, 194, 228]) {
+  for (let turn = Math.PI / 24; turn < 2 * Math.PI; turn += Math.PI / 12) {
+    PLACES.push([Math.round(far * Math.cos(turn)), Math.round(far * Math.sin(turn)), Math.cos(turn) > 0 ? 0 : 1]);
+  }
+}
+const NEAR = 20;  // pixels; up to there no line is drawn (page.css)
+const DOT = 8;  // a dot's radius, with the ground around it
+const GRID = 4;  // dots are taken to stand on a grid of so many pixels: names rest while figures change a little
+const ROUNDS = 5;
+const CROSSED = 30;  // two lines that cross are as bad as a line that is so many pixels longer, a line through a name
+const STRUCK = 200;  // as one that is so much longer
+
+const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+const side = (a, b, p) => Math.sign((b.x - a.x) * (p.y - a.y) - (b.y - a.y) * (p.x - a.x));
+const cross = (a, b) => a && b && side(a.from, a.to, b.from) * side(a.from, a.to, b.to) < 0
+  && side(b.from, b.to, a.from) * side(b.from, b.to, a.to) < 0;
+const strikes = (line, { left, right, top, bottom }) => cross(line, { from: { x: left, y: top }, to: { x: right, y: bottom } })
+  || cross(line, { from: { x: left, y: bottom }, to: { x: right, y: top } });
+
+// The best place for a name among those of the others; null: there is no room.
+function choice(dot, found) {
+  let [best, least] = [null, Infinity];
+  for (const place of dot.places) {
+    if (place.cost >= least) break;
+    let { cost } = place;
+    for (const [other, taken] of found) {
+      if (other === dot) continue;
+      if (meet(place.box, taken.box)) cost = Infinity;
+      else if (cross(place.line, taken.line)) cost += CROSSED;
+      else if (strikes(place.line, taken.box) || strikes(taken.line, place.box)) cost += STRUCK;
+      if (cost >= least) break;
+    }
+    if (cost < least) [best, least] = [place, cost];
+  }
+  return best;
+}
+
+function placeNames(plot) {
+  const labels = [...plot.querySelectorAll(".dot > .label")];
+  for (const label of labels) label.style.cssText = "";
+  const [width, height] = [plot.clientWidth, plot.clientHeight];
+  let dots = labels.map((label) => {
+    const { left, top } = label.parentElement.style;
+    const [trueX, trueY] = [parseFloat(left) / 100 * width, parseFloat(top) / 100 * height];
+    const [x, y] = [trueX, trueY].map((pixels) => Math.round(pixels / GRID) * GRID);
+    const mark = { left: x - DOT, top: y - DOT, right: x + DOT, bottom: y + DOT };
+    return { label, x, y, off: [x - trueX, y - trueY], mark, wide: label.offsetWidth + 6, high: label.offsetHeight };
+  });
+  for (const dot of dots) {
+    let [east, south] = [0, 0];  // away from the crowd
+    for (const { x, y } of dots) {
+      const near = 1 + (dot.x - x) ** 2 + (dot.y - y) ** 2;
+      east += (dot.x - x) / near;
+      south += (dot.y - y) / near;
+    }
+    const outwards = Math.atan2(south, east);
+    dot.places = PLACES.map(([x, y, before]) => {
+      const left = dot.x + x - before * dot.wide;
+      const box = { left, right: left + dot.wide, top: dot.y + y - dot.high / 2, bottom: dot.y + y + dot.high / 2 };
+      const far = Math.hypot(x, y);
+      const line = far > NEAR ? { from: dot, to: { x: dot.x + x, y: dot.y + y } } : null;
+      return { x, y, before, box, line, cost: far + 12 * (1 - Math.cos(Math.atan2(y, x) - outwards)) };
+    }).filter(({ box }) => box.left >= 2 && box.right <= width + 12 && box.top >= -6 && box.bottom < height
+      && !dots.some((other) => other !== dot && meet(box, other.mark))).sort((a, b) => a.cost - b.cost);
+  }
+  // Those first in line choose first, and again when all have chosen; who finds no room is first in line of the next round.
+  let best = new Map();
+  for (let round = 0; round < ROUNDS && best.size < dots.length; round += 1) {
+    const found = new Map();
+    for (const dot of [...dots, ...dots, ...dots, ...dots]) {
+      const place = choice(dot, found);
+      if (place) found.set(dot, place);
+    }
+    if (round === 0 || found.size > best.size) best = found;
+    dots = [...dots.filter((dot) => !found.has(dot)), ...dots.filter((dot) => found.has(dot))];
+  }
+  for (const dot of dots) {
+    const [place, [x, y]] = [best.get(dot), dot.off];
+    dot.label.style.cssText = place ? `--x:${place.x + x};--y:${place.y + y};--before:${place.before}` : "--shown:none";
+  }
+}
+
+const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => placeNames(target)));
 
 // --- the data's age goes on by itself, so that figures of a dead server are seen to be old ---
 
@@ -173,6 +264,10 @@ export default function ({ data, parentElement }) {
   takeChildren(state.root, next.content);
   state.html = html;
   state.taken = performance.now();
+  for (const plot of state.root.querySelectorAll('[data-chart="tradeoff"] .plot')) {
+    resized.observe(plot);
+    placeNames(plot);
+  }
   slide(before);
   const panel = isAwaited && state.root.querySelector(".panel");
   if (panel) {

@@ -5,7 +5,8 @@ and lets ToolkitError through when a part was never built and the database is in
 still until a *reveal* uncovers their rows, the last first (reveal.py).
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor
@@ -38,7 +39,8 @@ from leaderboard_page.strip import kpis, planned_s, strip
 from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
-from toolkit.board.standings import WINDOW_S, Board, Standing
+from toolkit.board.ranking import may_lead
+from toolkit.board.standings import WINDOW_S, Board, Standing, reasons
 from toolkit.records import Event, RequestRecord, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
@@ -108,9 +110,39 @@ class Scene:
         return self._reveal[1] if self._reveal and self.address.t is None else range(0)
 
     @cached_property
-    def styles(self) -> dict[str, LineStyle]:
+    def in_row_order(self) -> tuple[Standing, ...]:
+        """The standings as the table shows them: while the run goes on, rows swap only when a better rank has lasted."""
+        board = self.board
+        stands_still = board.ended or board.frozen_at_s is not None or self.address.t is not None
+        if board.at_s is None or stands_still or self.covered:
+            return board.standings
+        view = self.address
+        followed = (self.run.id, self.window_s, view.rank, view.honest, view.skip_limited)
+        by_name = {one.name: one for one in board.standings}
+        ranks = {one.name: one.rank or 0 for one in board.standings}
+        order = self.source.rows(followed, board.at_s, ranks)
+        return tuple(by_name[name] for name in order)
+
+    @cached_property
+    def styles(self) -> Mapping[str, LineStyle]:
         """Each host's colour and stroke."""
-        return dict(line_styles(host.name for host in self.feed.hosts))
+        return line_styles(one.name for one in (*self.in_row_order, *self.board.left_out))
+
+    @cached_property
+    def down_since(self) -> dict[str, float]:
+        """Since when hosts answer nothing; one that never answered is not in it."""
+        found: dict[str, float] = {}
+        for one in (*self.board.standings, *self.board.left_out):
+            if one.taints and one.taints[-1].to_s is None:
+                found[one.name] = one.taints[-1].from_s
+            elif one.trouble == "down":  # for longer than the window knows
+                rates = self.feed.sparkline(
+                    one.name, points=sys.maxsize, step_s=self.step_s, at_s=self.board.at_s
+                )
+                answered = [step for step, rps in enumerate(rates) if rps]
+                if answered:
+                    found[one.name] = self.feed.start_s + (answered[-1] + 1) * self.step_s
+        return found
 
     @cached_property
     def step_s(self) -> int:
@@ -187,15 +219,8 @@ class Scene:
         line = provenance(board, self.run, self.events, can_switch=not self.address.kiosk)
         above = (line, kpis(board, covered=bool(self.covered)))
 
-        # while the run goes on, rows swap only when a better rank has lasted (row_order.py)
-        stands_still = board.ended or board.frozen_at_s is not None or self.address.t is not None
-        if board.at_s is not None and not stands_still and not self.covered:
-            view = self.address
-            followed = (self.run.id, self.window_s, view.rank, view.honest, view.skip_limited)
-            by_name = {one.name: one for one in board.standings}
-            ranks = {one.name: one.rank or 0 for one in board.standings}
-            order = self.source.rows(followed, board.at_s, ranks)
-            board = replace(board, standings=tuple(by_name[name] for name in order))
+        if not self.covered:
+            board = replace(board, standings=self.in_row_order)
 
         rows = self.address.rows
         shown = board.standings[:rows]
@@ -207,7 +232,12 @@ class Scene:
             for one in shown
         }
         standings = table(
-            board, styles=self.styles, sparklines=lines, rows=rows, covered=self.covered
+            board,
+            styles=self.styles,
+            sparklines=lines,
+            rows=rows,
+            covered=self.covered,
+            down_since=self.down_since,
         )
         if self.address.kiosk:
             both = tag("div", self._rank_chart(), standings, class_="side-by-side")
@@ -222,10 +252,18 @@ class Scene:
 
     def _slow(self) -> Markup:
         """Ranks over time, and the trade-off."""
-        shown = self.board.standings[: self.address.rows]
-        return tag(
-            "div", self._rank_chart(), tradeoff_chart(shown, styles=self.styles), class_="pair"
+        may = (
+            one.name
+            for one in self.board.standings
+            if may_lead(one, self.address.rank) and not reasons(one.verdicts)
         )
+        tradeoff = tradeoff_chart(
+            self.board.standings[: self.address.rows],
+            styles=self.styles,
+            honest_leader=next(may, None),
+            down_since=self.down_since,
+        )
+        return tag("div", self._rank_chart(), tradeoff, class_="pair")
 
     @cached_property
     def _ranks(self) -> Ranks:

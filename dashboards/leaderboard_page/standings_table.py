@@ -3,11 +3,12 @@
 It draws standings as they are and ranks nothing. Places that are covered (a reveal under way) hold no figure at all.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from statistics import median_low
 from typing import NamedTuple
 
 from leaderboard_page.address import USUAL, link
-from leaderboard_page.badges import badge, icon, spoken
+from leaderboard_page.badges import badge, error_level, icon, spoken
 from leaderboard_page.charts import host_style
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import AffectedInterval, Board, RankBy, Standing
@@ -66,6 +67,42 @@ RANKINGS = {figure.ranks: figure for figure in FIGURES if figure.ranks}
 _DESCENDING = frozenset({"rps", "output_tokens_per_s", "score"})
 """Rankings in which more is better; in the others less is."""
 _SPARK_WIDTH, _SPARK_HEIGHT = 100, 24
+FLAT = 8
+"""When the fastest host is so many times ahead of the middle one, bars are broken: they would show nothing but that."""
+BREAK_AT = 0.7
+"""Where they are broken, as a share of the longest; page.css has it, too."""
+
+
+class BarScale(NamedTuple):
+    """How long a bar of requests/s is: in proportion, or with a scale of its own beyond the break."""
+
+    rest: float
+    """The fastest host below the break; as much as `most` where there is none."""
+    most: float
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is a break."""
+        return self.rest < self.most
+
+    def length(self, rps: float) -> float:
+        """0 to 1."""
+        if not self.is_broken:
+            return rps / self.most if self.most else 0.0
+        if rps <= self.rest:
+            return BREAK_AT * rps / self.rest
+        return BREAK_AT + (1 - BREAK_AT) * (rps - self.rest) / (self.most - self.rest)
+
+
+def bar_scale(rates: Iterable[float]) -> BarScale:
+    """The scale for these requests/s; the break is where the widest gap parts at most a half of the hosts from the rest."""
+    known = sorted((each for each in rates if each > 0), reverse=True)
+    if not known:
+        return BarScale(0.0, 0.0)
+    if known[0] < FLAT * median_low(known):
+        return BarScale(known[0], known[0])
+    _, first_of_rest = max((known[n - 1] / known[n], n) for n in range(1, len(known) // 2 + 1))
+    return BarScale(known[first_of_rest], known[0])
 
 
 def table(
@@ -75,10 +112,20 @@ def table(
     sparklines: Mapping[str, Sequence[float]],
     rows: int,
     covered: Collection[int] = (),
+    down_since: Mapping[str, float] | None = None,
 ) -> Markup:
     """The leaderboard's first `rows` hosts, and those left out of an honest one below them."""
+    # nothing of a covered row may be seen, its rate in the length of the others' bars neither
+    seen = [one for place, one in enumerate(board.standings, 1) if place not in covered]
+    seen += () if covered else board.left_out
+    bars = bar_scale(one.rps for one in seen)
 
     def heading(key: str, title: str, ranks: RankBy | None = None) -> Markup:
+        explained, axis = _EXPLAINED[key], None
+        if key == "rps" and bars.is_broken:
+            explained += f"; bars up to {rate(bars.rest)} and beyond the break, up to {rate(bars.most)}, have scales of their own"
+            ends = (tag("span", rate(bars.rest)), tag("i"), tag("span", rate(bars.most)))
+            axis = tag("span", ends, class_="axis", aria_hidden="true")
         is_ranked = ranks == board.rank_by
         order = "descending" if board.rank_by in _DESCENDING else "ascending"
         words: object = title
@@ -88,16 +135,16 @@ def table(
         return tag(
             "th",
             words,
+            axis,
             scope="col",
             class_=f"c-{key}" + (" ranked" if is_ranked else ""),
-            title=_EXPLAINED[key],
+            title=explained,
             aria_sort=order if is_ranked else None,
         )
 
     heads = [heading(figure.key, figure.title, figure.ranks) for figure in FIGURES]
     heads.insert(1, heading("spark", "trend"))
     heads = [heading("rank", "#"), heading("move", "1 / 5 min"), heading("host", "host"), *heads]
-    fastest = max((one.rps for one in board.standings), default=0.0)
     shown = []
     for place, one in enumerate(board.standings[:rows], 1):
         if place in covered:
@@ -107,7 +154,8 @@ def table(
             row = tag("tr", rank, hidden, class_="covered", data_key=key, data_place=place)
         else:
             spark = sparkline(sparklines.get(one.name, ()))
-            row = _row(one, place, board.rank_by, fastest, spark, host_style(one.name, styles))
+            style, since = host_style(one.name, styles), (down_since or {}).get(one.name)
+            row = _row(one, place, board.rank_by, bars, spark, style, since)
         shown.append(row)
     out = None
     if board.left_out and not covered:
@@ -117,7 +165,7 @@ def table(
         across = tag("td", text, colspan=len(FIGURES) + 4)
         divider = tag("tr", across, class_="divider", data_key="out")
         below = [
-            _row(one, None, board.rank_by, fastest, None, host_style(one.name, styles))
+            _row(one, None, board.rank_by, bars, None, host_style(one.name, styles), None)
             for one in board.left_out
         ]
         out = tag("tbody", divider, below, id="left-out")
@@ -140,9 +188,10 @@ def _row(
     one: Standing,
     place: int | None,
     rank_by: RankBy,
-    fastest: float,
+    bars: BarScale,
     spark: Markup | None,
     style: str,
+    down_since: float | None,
 ) -> Markup:
     """One host; those that are left out have no place."""
     if one.rank is None:
@@ -173,6 +222,8 @@ def _row(
         silence = failed
     elif not one.ok:
         silence = f"no answer, {one.errors:,} errors" if one.errors else "nothing answered yet"
+        if down_since is not None and not one.taints:
+            silence = f"down since {time_of_day(down_since, seconds=False)}, {one.errors:,} errors"
     host = (
         tag("i", class_="chip"),
         tag("a", one.name, href=link(host=one.name), class_="name", title=one.url),
@@ -180,17 +231,21 @@ def _row(
         _outage_note(one.taints),
         tag("span", silence, class_="note") if silence else None,
     )
-    length = one.rps / fastest if fastest > 0 else 0.0
-    bar = tag("span", class_="bar", style=f"--w:{length:.3f}")
+    length = bars.length(one.rps)
+    cut = f";--cut:{BREAK_AT / length:.1%}" if length > BREAK_AT and bars.is_broken else ""
+    bar = tag("span", class_="bar broken" if cut else "bar", style=f"--w:{length:.3f}{cut}")
     states = {
         "dead": one.ok == 0,
         "out": one.left_out,
         "first": place == 1,
         "bad": one.trouble is not None,
+        "down": one.trouble == "down",
     }
     figures = []
     for figure in FIGURES[1:]:
         class_ = f"c-{figure.key}" + (" ranked" if figure.ranks == rank_by else "")
+        level = error_level(one.error_rate) if figure.key == "errors" else None
+        class_ += f" {level}" if level else ""
         cell = _cell(figure, one)
         figures.append(tag("td", cell, class_=class_, data_title=figure.title))
     return tag(

@@ -8,6 +8,9 @@ The hosts are support/feeder.py's. `finished` is a blast of 300 s that is over:
     and h8  8 x 240/300 = 6.4                 0       80 x 240/300 = 64; it came after 60 s
 
 `cast` is a blast of 600 s of support/blasted.py's hosts, tricks and accidents included.
+
+`far_ahead` is a blast of 300 s of twenty hosts, one of them 80 times ahead of the others, who are nearly alike; three have errors
+(2, 7 and 25 %), two fell silent half way, one never answered.
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from contract.harness.blasts import begin
 from contract.harness.browser import chromium
 from playwright.sync_api import Browser
 from support import blasted, feeder
@@ -72,6 +76,36 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     database = folder / "blast.db"
     blasted.blasted(database, hosts=12, seconds=600)
     with page_over(database, folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def far_ahead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    """The page over a blast in which a cache is far ahead of hosts that are nearly alike."""
+    folder = tmp_path_factory.mktemp("far-ahead")
+    plain = [f"plain-{number:02}" for number in range(12)]
+    failing = {"shaky": 2, "flaky": 8, "the-host-of-team-seven": 33}
+    blast = begin(
+        folder / "blast.db",
+        ["cache", *plain, *failing, "gone", "lost-contact", "dead", "late"],
+        STARTED_S,
+    )
+    counted = {"cache": {"ok": 8000, "e2e_ms": 40.0, "ttft_ms": 5.0}}
+    for number, name in enumerate(plain):
+        counted[name] = {"ok": 100 - number, "e2e_ms": 2500.0 + 40 * number}
+    for number, (name, errors) in enumerate(failing.items()):
+        counted[name] = {"ok": 100 - 2 * number, "errors": errors, "e2e_ms": 2800.0 + 10 * number}
+    up, down = {"ok": 90, "e2e_ms": 2700.0}, {"errors": 3}
+    blast.write(
+        {
+            STARTED_S + second: counted
+            | dict.fromkeys(("gone", "lost-contact"), up if second < LENGTH_S / 2 else down)
+            | {"dead": {"errors": 1}, "late": {"ok": 60 if second > 200 else 0, "e2e_ms": 900.0}}
+            for second in range(LENGTH_S)
+        }
+    )
+    blast.end(STARTED_S + LENGTH_S)
+    with page_over(blast.file, folder) as server:
         yield server
 
 

@@ -82,6 +82,74 @@ def test_a_phone_needs_no_sideways_scrolling(cast: PageServer, open_tab: OpenTab
         assert box["x"] + box["width"] <= 390
 
 
+# Which of these boxes overlap, as the texts of the pairs; half a pixel is rounding.
+OVERLAPS = """selectors => {
+    const seen = selectors.flatMap(each => [...document.querySelectorAll(each)]).filter(node => node.checkVisibility());
+    const boxes = seen.map(node => [node.innerText || node.parentElement.innerText, node.getBoundingClientRect()]);
+    return boxes.flatMap(([text, one], place) => boxes.slice(place + 1)
+        .filter(([, other]) => one.left < other.right - .5 && other.left < one.right - .5
+            && one.top < other.bottom - .5 && other.top < one.bottom - .5)
+        .map(([other]) => `${text} / ${other}`));
+}"""
+
+
+def test_on_a_phone_the_first_row_stands_in_the_upper_third(
+    far_ahead: PageServer, open_tab: OpenTab
+) -> None:
+    tab = open_tab(far_ahead.url, width=390, height=844)
+    expect(board(tab)).to_be_visible()
+    first = tab.page.locator("#standings tr[data-host]").first.bounding_box()
+    assert first is not None
+    assert first["y"] + first["height"] <= 844 / 3
+    # and what says how the blast stands above it
+    phase = tab.page.locator(".strip .phase").bounding_box()
+    assert phase is not None
+    assert phase["y"] < first["y"]
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_every_dot_of_twenty_hosts_is_named_and_no_word_of_a_chart_covers_another(
+    far_ahead: PageServer, open_tab: OpenTab, width: int
+) -> None:
+    tab = open_tab(far_ahead.url, width=width, height=1080)
+    expect(chart(tab, "tradeoff").locator("svg").first).to_be_visible()
+    names = tab.page.locator('[data-chart="tradeoff"] .dot .name')
+    # the dead one never answered: it has no dot, and is listed
+    assert names.count() == 19
+    assert all(names.nth(number).is_visible() for number in range(19))
+    expect(chart(tab, "tradeoff").locator(".gone")).to_contain_text("dead (never answered)")
+    assert tab.page.evaluate(OVERLAPS, ['[data-chart="tradeoff"] .label']) == []
+    for key in ("ranks", "tradeoff"):
+        assert tab.page.evaluate(OVERLAPS, [f'[data-chart="{key}"] .tick.x']) == []
+        assert tab.page.locator(f'[data-chart="{key}"] .tick.x:visible').count() >= 2
+    assert tab.page.evaluate(OVERLAPS, ['[data-chart="ranks"] .end']) == []
+
+
+@pytest.mark.parametrize("view", ["", "kiosk=1"])
+def test_a_cache_80_times_ahead_leaves_the_others_bars_that_can_be_compared(
+    far_ahead: PageServer, open_tab: OpenTab, view: str
+) -> None:
+    tab = open_tab(f"{far_ahead.url}/?{view}", width=1920, height=1080)
+    expect(board(tab)).to_be_visible()
+
+    def length(host: str) -> float:
+        box = tab.page.locator(f'#board tr[data-host="{host}"] .bar').bounding_box()
+        assert box is not None
+        return box["width"]
+
+    # plain-00 answers 100 a second and plain-05 95 of them
+    assert 100 < length("plain-00") < length("cache")
+    assert length("plain-05") / length("plain-00") == pytest.approx(0.95, abs=0.02)
+    head = tab.page.locator("#board thead .c-rps .axis")
+    assert head.inner_text().split() == ["100", "8,000"]
+    # the head's break stands where the bars have theirs
+    at, cut = (
+        tab.page.locator(each).evaluate("node => node.getBoundingClientRect().right")
+        for each in ("#board .axis span:first-child", '#board tr[data-host="plain-00"] .bar')
+    )
+    assert abs(at - cut) < 16
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_figures_can_be_read_by_day_and_by_night(
     cast: PageServer, open_tab: OpenTab, scheme: str

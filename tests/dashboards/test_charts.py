@@ -1,13 +1,17 @@
 import base64
 import io
 import re
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from leaderboard_page import charts
 from leaderboard_page.charts import (
     COLOURS,
     NOBODY,
+    SHAPES,
     density_chart,
     heat_strip,
     line_styles,
@@ -20,10 +24,11 @@ from leaderboard_page.charts import (
 )
 from matplotlib.image import imread
 from support.page_html import Node, tree
-from support.standings import standing
+from support.standings import AT_S, standing, taint
 
 from toolkit.board.history import Density, Heat, HostSeries, Ranks
 from toolkit.board.ranking import Figures
+from toolkit.board.standings import Standing
 from toolkit.records import Event
 from toolkit.report.charts import LineStyle
 from toolkit.units import time_of_day
@@ -37,14 +42,71 @@ def corners(chart: Node, host: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", path)]
 
 
-def test_a_hosts_colour_follows_its_name_and_no_two_of_32_look_alike() -> None:
-    assert line_styles(["b", "a", "c"]) == line_styles(["c", "b", "a"])
-    found = line_styles(f"h{n:02}" for n in range(4 * COLOURS))
-    assert len(set(found.values())) == 4 * COLOURS
-    # few hosts are drawn solid but where two have one colour
+def test_each_ten_hosts_have_ten_colours_whoever_leads_among_them() -> None:
+    names = [f"h{n:02}" for n in range(40)]
+    # by chance the first ten have two wishes for one colour: h03 and h13, h07 and h27
+    top = ["h13", "h03", "h07", "h27", "h00", "h01", "h02", "h04", "h05", "h36"]
+    rest = [name for name in names if name not in top]
+    found = line_styles([*top, *rest])
+    assert len(set(found.values())) == 40
+    assert {found[name].stroke for name in top} == {""}
+    assert len({found[name].colour for name in top}) == COLOURS == 10
+    # ranks that change within the ten change no colour
+    assert line_styles([*reversed(top), *rest]) == found
+    # when h37 comes for h36, all who have the colour that they wish keep it
+    other = line_styles([*top[:-1], "h37", *(name for name in [*rest, "h36"] if name != "h37")])
+    settled = ["h00", "h01", "h02", "h03", "h04", "h05", "h07"]
+    assert {name: other[name] for name in settled} == {name: found[name] for name in settled}
+
+
+def test_few_hosts_are_drawn_solid_but_where_two_have_one_colour() -> None:
     known = {"a": LineStyle("red", ""), "b": LineStyle("red", "9 5"), "c": LineStyle("blue", "9 5")}
     assert solid(known, ["b", "c"]) == {"b": LineStyle("red", ""), "c": LineStyle("blue", "")}
     assert solid(known, ["a", "b", "d"]) == {"a": known["a"], "b": known["b"], "d": NOBODY}
+
+
+# How the eye sees a colour, as linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1.
+EYES = {
+    "usual": np.eye(3),
+    "protan": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deutan": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+    ),
+    "tritan": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]]
+    ),
+}  # fmt: skip
+# Ottosson 2020: linear RGB -> cone responses -> OKLab, in which equal steps look equal
+CONES = np.array(
+    [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566], [0.0883024619, 0.2817188376, 0.6299787005]]
+)  # fmt: skip
+OKLAB = np.array(
+    [[0.2104542553, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099], [0.0259040371, 0.7827717662, -0.808675766]]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_stand_out_from_the_page_and_from_each_other_for_all_eyes(theme: int) -> None:
+    css = (Path(charts.__file__).parent / "page.css").read_text()
+    pairs = dict(re.findall(r"--(c\d|ground): light-dark\((#\w{6}), ?#\w{6}\)", css))
+    assert set(pairs) == {"ground", *(f"c{n}" for n in range(COLOURS))}
+    linear = {}
+    for name, both in re.findall(r"--(c\d|ground): light-dark\(([^)]+)\)", css):
+        written = both.split(", ")[theme]
+        rgb = np.array([int(written[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear[name] = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    light = {name: float(rgb @ (0.2126, 0.7152, 0.0722)) + 0.05 for name, rgb in linear.items()}
+    ground = light.pop("ground")
+    assert min(max(one, ground) / min(one, ground) for one in light.values()) >= 3
+    for eye in EYES.values():
+        seen = [
+            OKLAB @ np.cbrt(CONES @ np.clip(eye @ linear[name], 0, 1)) for name in sorted(light)
+        ]
+        nearest = min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+        # 0.02 is what can just be told apart side by side
+        assert nearest >= 0.08
 
 
 # --- ranks over time ------------------------------------------------------------------------------
@@ -135,20 +197,26 @@ def test_an_event_is_said_once_in_its_own_words_and_names_are_text() -> None:
 # --- the trade-off --------------------------------------------------------------------------------
 
 
-def test_every_host_that_answered_is_a_dot_and_who_is_beaten_by_nobody_in_both_is_marked() -> None:
-    hosts = [
-        standing("quick", rps=10.0, p95_ms=100.0),
-        standing("busy", rps=50.0, p95_ms=900.0),
-        standing("slow", rps=9.0, p95_ms=200.0),
-        standing("late", rps=50.0, p95_ms=1000.0),
-        standing("dead", rps=0.0, p95_ms=None),
-    ]
-    assert [one.name for one in pareto(hosts)] == ["quick", "busy"]
-    chart = tree(tradeoff_chart(hosts, styles={}))
-    dots = {dot["data-host"]: dot for dot in chart.all("span", class_="dot")}
+HOSTS = [
+    standing("quick", rps=10.0, p95_ms=100.0),
+    standing("busy", rps=100.0, p95_ms=1000.0),
+    standing("slow", rps=1.0, p95_ms=316.2),
+    standing("broken", rps=200.0, p95_ms=50.0, error_rate=0.25, errors=300),
+    standing("dead", rps=0.0, ok=0, errors=9, error_rate=1.0, p95_ms=None),
+]
+
+
+def dots_of(*standings: Standing, **more: Any) -> dict[str, Node]:
+    drawn = tree(tradeoff_chart(standings, styles=line_styles(s.name for s in standings), **more))
+    return {dot["data-host"] or "": dot for dot in drawn.all("span", class_="dot")}
+
+
+def test_each_decade_has_the_same_room_and_who_is_beaten_by_nobody_in_both_is_marked() -> None:
+    # whoever fails offers nobody a choice
+    assert [one.name for one in pareto(HOSTS)] == ["quick", "busy"]
+    dots = dots_of(*HOSTS)
     assert {name for name, dot in dots.items() if "best" in dot.classes} == {"quick", "busy"}
-    assert set(dots) == {"quick", "busy", "slow", "late"}
-    # faster is further left and busier is higher; a name that would cover another waits for the pointer
+    assert set(dots) == {"quick", "busy", "slow", "broken"}
     left, top = (
         {
             name: float(re.findall(r"([\d.]+)%", dot["style"] or "")[axis])
@@ -156,10 +224,72 @@ def test_every_host_that_answered_is_a_dot_and_who_is_beaten_by_nobody_in_both_i
         }
         for axis in (0, 1)
     )
-    assert left["quick"] < left["slow"] < left["busy"] < left["late"]
-    assert top["busy"] == top["late"] < top["quick"] < top["slow"]
-    assert {name for name, dot in dots.items() if "crowded" in dot.classes} == {"late"}
-    assert "once they have answered" in tree(tradeoff_chart(hosts[-1:], styles={})).text
+    # faster is further left and busier is higher: a tenth is as far as a tenth
+    assert left["slow"] - left["quick"] == pytest.approx(left["busy"] - left["slow"], abs=0.1)
+    assert top["quick"] - top["busy"] == pytest.approx(top["slow"] - top["quick"], abs=0.1)
+    assert top["slow"] > top["quick"]
+    chart = tree(tradeoff_chart(HOSTS[-1:], styles={}))
+    assert "once they have answered" in chart.text
+    assert "No answer in this window: dead (never answered)" in chart.text
+
+
+def test_every_dot_has_a_name_and_the_second_ten_another_shape() -> None:
+    names = [f"host-{n:02}" for n in range(20)]
+    dots = dots_of(*(standing(name, rps=10.0 + n) for n, name in enumerate(names)))
+    assert [dot.one("span", class_="name").text for dot in dots.values()] == names
+    for ten, shape in ((names[:10], "disc"), (names[10:], "square")):
+        assert {frozenset(dots[name].classes & set(SHAPES)) for name in ten} == {frozenset({shape})}
+        looks = {(dots[name]["style"] or "").partition("--host:")[2] for name in ten}
+        assert len(looks) == 10
+
+
+@pytest.mark.parametrize(
+    ("error_rate", "level", "note"),
+    [
+        (0.01, None, ""),
+        (0.011, "over1", "1.1 % errors"),
+        (0.05, "over1", "5.0 % errors"),
+        (0.051, "over5", "5.1 % errors"),
+        (0.1, "over5", "10.0 % errors"),
+        (0.101, "over10", "10.1 % errors"),
+    ],
+)
+def test_errors_over_1_5_and_10_per_cent_are_marked_and_said(
+    error_rate: float, level: str | None, note: str
+) -> None:
+    dot = dots_of(standing("a", error_rate=error_rate))["a"]
+    assert dot.classes & {"over1", "over5", "over10"} == ({level} if level else set())
+    assert dot.text == f"a {note}".strip()
+
+
+def test_a_host_that_is_down_is_grey_with_its_last_sign_of_life() -> None:
+    silent = standing("gone", rps=0.0, ok=0, errors=9, error_rate=1.0, p95_ms=None)
+    fallen = standing("fell", error_rate=0.3, taints=(taint(to_s=None, clean_in_s=None),))
+    since = {"fell": AT_S - 600.0, "gone": AT_S - 3600.0}
+    dot = dots_of(standing("a"), fallen, down_since=since)["fell"]
+    assert "down" in dot.classes
+    assert "over10" not in dot.classes
+    at = time_of_day(AT_S - 600, seconds=False)
+    assert dot.text == f"fell down since {at}"
+    drawn = tree(tradeoff_chart([fallen, silent], styles={}, down_since=since))
+    before = time_of_day(AT_S - 3600, seconds=False)
+    assert (
+        drawn.one("p", class_="gone").text
+        == f"No answer in this window: gone (down since {before})"
+    )
+
+
+def test_the_honest_leader_bears_a_star_and_the_key_explains_only_what_is_there() -> None:
+    drawn = tree(tradeoff_chart(HOSTS, styles={}, honest_leader="busy"))
+    assert [
+        dot["data-host"] for dot in drawn.all("span", class_="dot") if dot.all("i", class_="star")
+    ] == ["busy"]
+    assert [item.text for item in drawn.one("ul", class_="legend").all("li")] == [
+        "Pareto front: nobody is faster and busier",
+        "honest leader",
+        "errors over 10 %",
+    ]
+    assert tree(tradeoff_chart([standing("a")], styles={})).all("ul", class_="legend") == []
 
 
 # --- densities and series -------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from leaderboard_page.badges import evidence
 from leaderboard_page.charts import line_styles
-from leaderboard_page.standings_table import table
+from leaderboard_page.standings_table import bar_scale, table
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing, taint, verdict
 
@@ -49,6 +49,71 @@ def test_hosts_stand_in_the_boards_order_with_rank_place_and_bar() -> None:
     ]
     assert len(drawn(board(*ranked), rows=2).one("tbody", id="standings").all("tr")) == 2
     assert row(rps=0.0, ok=0).one(class_="bar")["style"] == "--w:0.000"
+
+
+def test_a_cache_far_ahead_breaks_the_bars_and_the_head_says_where() -> None:
+    ranked = [standing(name, rps=rps) for name, rps in (("cache", 800.0), ("a", 10.0), ("b", 5.0))]
+    shown = drawn(board(*ranked))
+    bars = {
+        r["data-host"]: r.one(class_="bar") for r in shown.one("tbody", id="standings").all("tr")
+    }
+    # below the break in proportion: 10 is at seven tenths, 5 half of that; beyond it 800 is the end
+    assert {name: bar["style"] for name, bar in bars.items()} == {
+        "cache": "--w:1.000;--cut:70.0%",
+        "a": "--w:0.700",
+        "b": "--w:0.350",
+    }
+    assert [name for name, bar in bars.items() if "broken" in bar.classes] == ["cache"]
+    head = shown.one("th", class_="c-rps")
+    assert head.one(class_="axis").text == "10.0 800"
+    assert "bars up to 10.0 and beyond the break, up to 800, have scales of their own" in (
+        head["title"] or ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "rest", "most"),
+    [
+        # the middle one is an eighth of the first, or more: no break
+        ([8.0, 1.01, 0.5], 8.0, 8.0),
+        # the widest gap: from 20 to 2, not from 80 to 20
+        ([80.0, 20.0, 2.0, 1.0, 1.0, 1.0], 2.0, 80.0),
+        # one that hardly answers makes no break for the others
+        ([10.0, 10.0, 10.0, 0.01], 10.0, 10.0),
+        # and is no reason to break at it
+        ([80.0, 10.0, 9.0, 0.01, 0.0], 10.0, 80.0),
+        ([5.0], 5.0, 5.0),
+        ([80.0, 1.0], 1.0, 80.0),
+        ([0.0], 0.0, 0.0),
+        ([], 0.0, 0.0),
+    ],
+)
+def test_bars_are_broken_only_where_the_rest_would_be_flat(
+    rates: list[float], rest: float, most: float
+) -> None:
+    assert bar_scale(rates) == (rest, most)
+    # whoever answers more has the longer bar, and nobody leaves the column
+    lengths = [bar_scale(rates).length(each) for each in sorted(rates)]
+    assert lengths == sorted(lengths)
+    assert all(0 <= length <= 1 for length in lengths)
+
+
+@pytest.mark.parametrize(
+    ("error_rate", "level"), [(0.01, None), (0.02, "over1"), (0.06, "over5"), (0.11, "over10")]
+)
+def test_an_error_rate_is_amber_or_red_by_how_bad_it_is(
+    error_rate: float, level: str | None
+) -> None:
+    cell = row(error_rate=error_rate).one("td", class_="c-errors")
+    assert cell.classes == {"c-errors", *([level] if level else [])}
+
+
+def test_a_host_that_the_window_never_heard_of_shows_its_last_sign_of_life() -> None:
+    silent = standing("a", ok=0, errors=7, rps=0.0, error_rate=1.0)
+    since = time_of_day(AT_S - 5400, seconds=False)
+    found = drawn(board(silent), down_since={"a": AT_S - 5400.0}).one("tr", data_host="a")
+    assert found.one(class_="note").text == f"down since {since}, 7 errors"
+    assert {"down", "bad", "dead"} <= found.classes
 
 
 @pytest.mark.parametrize(
@@ -182,6 +247,8 @@ def test_who_is_left_out_stands_below_without_a_rank_and_covered_places_hide_all
     assert "1 host is left out" in below.text
     html = table(shown, styles={}, sparklines={"winner": [1.0, 2.0]}, rows=20, covered=range(1, 2))
     assert not any(hidden in html for hidden in ("winner", "77.7", "trick"))
+    # nor can its rate be reckoned from the others' bars
+    assert tree(html).one(class_="bar")["style"] == "--w:1.000"
     body = tree(html).one("tbody", id="standings")
     assert [r.get("data-host") for r in body.all("tr")] == [None, "second"]
 

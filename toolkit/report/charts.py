@@ -13,6 +13,8 @@ from toolkit.report.html import Markup, tag
 from toolkit.units import time_of_day
 
 BOX = 1000
+NARROW_GAP = 0.24
+"""On a plot of 250 pixels a time of day and some room take so much of the axis."""
 Point = tuple[float, float]
 
 
@@ -163,10 +165,15 @@ def word(text: object, *, x: float, y: float, class_: str, **more: object) -> Ma
 
 
 def grid_x(ticks: Iterable[tuple[float, str]]) -> tuple[Markup, list[Markup]]:
-    """Upright grid lines at 0..1, and their words below."""
+    """Upright grid lines at 0..1, and their words below: `spare` ones are for plots that are wide enough."""
     ticks = list(ticks)
     d = "".join(f"M{x * BOX:.1f} 0V{BOX}" for x, _ in ticks)
-    return tag("path", d=d, class_="grid"), [word(t, x=x, y=0, class_="tick x") for x, t in ticks]
+    words, last = [], -1.0
+    for x, text in ticks:
+        is_spare = x - last < NARROW_GAP
+        last = last if is_spare else x
+        words.append(word(text, x=x, y=0, class_="tick x spare" if is_spare else "tick x"))
+    return tag("path", d=d, class_="grid"), words
 
 
 def grid_y(ticks: Iterable[tuple[float, str]]) -> tuple[Markup, list[Markup]]:
@@ -189,7 +196,12 @@ class ChartFrame:
 
 
 def chart(
-    frame: ChartFrame, drawn: Sequence[object], words: Sequence[object], below: object = None
+    frame: ChartFrame,
+    drawn: Sequence[object],
+    words: Sequence[object],
+    below: object = None,
+    *,
+    style: str | None = None,
 ) -> Markup:
     """The whole figure: title, drawing, words on it, and what stands below."""
     return tag(
@@ -212,6 +224,7 @@ def chart(
             ),
             words,
             class_="plot",
+            style=style,
         ),
         below,
         class_="chart",
@@ -220,12 +233,13 @@ def chart(
     )
 
 
-def empty(frame: ChartFrame, why: str) -> Markup:
+def empty(frame: ChartFrame, why: str, below: object = None) -> Markup:
     """The figure's place while there is nothing to draw."""
     return tag(
         "figure",
         tag("figcaption", tag("b", frame.title)),
         tag("p", why, class_="nothing"),
+        below,
         class_="chart",
         data_chart=frame.key,
         id=f"chart-{frame.key}",
