@@ -23,7 +23,9 @@ from toolkit.bench.request_record import Failure, RequestContext, request_record
 from toolkit.bench.requests import PlannedRequest, choose_model, request_body
 from toolkit.blast.pacing import HostPace
 from toolkit.blast.script import Caller, CanarySampling, HostScript, Order
+from toolkit.hosts import path_hint
 from toolkit.protocol.completion import Answer
+from toolkit.scout.tls_probe import WANTS_TLS, speaks_tls
 
 if TYPE_CHECKING:
     from blast_run import Blast
@@ -283,10 +285,15 @@ class HostHandler:
                 first_slot=(self.run.number * 100_000 + start) * SLOTS_OF_A_START,
             )
         elif isinstance(page, Failure):
-            self._fault = page
+            wants_tls = page.kind in ("cut", "garbage") and speaks_tls(self.host.url)
+            self._fault = Failure(kind="tls", error=WANTS_TLS) if wants_tls else page
         else:
             kind = "garbage" if page[0] == 200 else f"http_{page[0]}"
             error = f"`/v1/models` answered {page[0]} and lists no model"
+            if page[0] == 400 and b"HTTPS" in page[1]:
+                kind, error = "tls", WANTS_TLS
+            elif page[0] == 404:
+                error += path_hint(self.host.url)
             self._fault = Failure(kind=kind, error=error)
 
     def _learn_words(self, model: str, input_len: str) -> Words | None:

@@ -13,6 +13,8 @@ DEFAULT_PORT = 8000
 
 EXAMPLE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`"
 KEYS = ("team", "model", "root", "max_model_len", "api_key_env", "note")
+_PAGE = re.compile(r"(/v1/.+|/(metrics|health|version|docs|ping|models|(chat/)?completions))$")
+"""How the path of an engine's own page ends."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and what stands for a byte that is no UTF-8."""
@@ -173,7 +175,20 @@ def base_url(word: str, where: str) -> str:
         raise ToolkitError(f"{where}the URL carries a user or password", "Use `api_key_env=NAME`")
     if parts.query or parts.fragment:
         raise ToolkitError(f"{where}`{word}` has a `?` or `#` part", "Give the base URL only")
-    return f"{parts.scheme}://{_netloc(hostname, port, given=given)}{_base_path(parts.path)}"
+    base, path = f"{parts.scheme}://{_netloc(hostname, port, given=given)}", parts.path.rstrip("/")
+    if page := _PAGE.search(path):
+        raise ToolkitError(
+            f"{where}`{word}` is the address of a page, not of a server",
+            f"Drop the path: `{base}{path[: page.start()]}`",
+        )
+    # often pasted with its `/v1`; the paths we ask for start before it
+    return base + re.sub(r"/v1$", "", path).rstrip("/")
+
+
+def path_hint(url: str) -> str:
+    """What to add where a server's own pages are not found: its address has a path, which may be none of its own."""
+    path = urlsplit(url).path
+    return f"; drop the path `{path}` unless the server stands below it" if path else ""
 
 
 def _not_a_url(word: str, where: str) -> ToolkitError:
@@ -188,11 +203,6 @@ def _netloc(hostname: str, port: int | None, *, given: bool) -> str:
     if port is None:
         return host if given else f"{host}:{DEFAULT_PORT}"
     return f"{host}:{port}"
-
-
-def _base_path(path: str) -> str:
-    """A base URL is often pasted with its `/v1`; the paths we ask for start before it."""
-    return re.sub(r"/v1$", "", path.rstrip("/")).rstrip("/")
 
 
 def _refuse_twin(

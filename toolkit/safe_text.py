@@ -3,7 +3,8 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Lock
 from typing import Any, TextIO
 
 ACTS_ON_A_SCREEN = re.compile(
@@ -32,6 +33,35 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
+class MovingLine:
+    """A terminal's line that is drawn again and again, and makes room for whatever else is printed."""
+
+    def __init__(self) -> None:
+        self._terminal: TextIO | None = None
+        """Where it stands now."""
+        self._lock = Lock()
+
+    def draw(self, terminal: TextIO, text: str) -> None:
+        """Put it there anew; the cursor goes back to its beginning."""
+        with self._lock, suppress(OSError, ValueError):  # the terminal is gone: nobody looks
+            self._terminal = terminal
+            terminal.write(f"\x1b[2K{cleaned(text)}\r")
+            terminal.flush()
+
+    def wipe(self) -> None:
+        """Take it away."""
+        if self._terminal is not None:
+            with self._lock, suppress(OSError, ValueError):
+                terminal, self._terminal = self._terminal, None
+                if terminal is not None:
+                    terminal.write("\x1b[2K\r")
+                    terminal.flush()
+
+
+moving_line = MovingLine()
+"""The process's: its standard output and error are one screen."""
+
+
 class CleanedStream:
     """Standard output or error for whatever writes text there: what would act on a terminal is `?`.
 
@@ -43,7 +73,8 @@ class CleanedStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write all of it."""
+        """Write all of it, in the place of a line that moves."""
+        moving_line.wipe()
         self.stream.write(cleaned(text))
         return len(text)
 

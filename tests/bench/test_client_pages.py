@@ -65,6 +65,28 @@ async def test_an_unknown_authority_is_a_fault_of_tls(server_side: ssl.SSLContex
 
 
 @pytest.mark.usefixtures("loop")
+async def test_a_port_that_wants_tls_says_so(server_side: ssl.SSLContext) -> None:
+    async with (
+        RawServer({CHAT: STREAM}, tls=server_side) as server,
+        client_of(server.url.replace("https:", "http:")) as client,
+    ):
+        with pytest.raises(PageError) as caught:
+            await client.models()
+    assert str(caught.value) == "wants TLS; write `https://` before the address"
+    assert not caught.value.answered
+
+
+@pytest.mark.usefixtures("loop")
+@pytest.mark.parametrize(("path", "hint"), [("", ""), ("/v2", "; drop the path `/v2` unless")])
+async def test_a_page_that_is_not_found_below_a_path_names_the_path(path: str, hint: str) -> None:
+    async with RawServer({}) as server, client_of(f"{server.url}{path}") as client:
+        with pytest.raises(PageError) as caught:
+            await client.models()
+    assert str(caught.value).startswith(f"`/v1/models` answered 404{hint}")
+    assert bool(hint) == ("path" in str(caught.value))
+
+
+@pytest.mark.usefixtures("loop")
 async def test_a_port_without_tls_says_so() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

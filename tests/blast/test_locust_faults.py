@@ -6,12 +6,14 @@ import json
 import signal
 import socketserver
 import sqlite3
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import trustme
 from contract.harness.programs import free_port, until
 from support.chat import CHAT, DONE, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.locusts import (
@@ -118,6 +120,24 @@ def no_tls() -> Iterator[str]:
         server.shutdown()
 
 
+class TlsServer(socketserver.ThreadingTCPServer):
+    """Plain HTTP is no handshake: the connection ends."""
+
+    def get_request(self) -> tuple[ssl.SSLSocket, object]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+        sock, address = super().get_request()
+        return context.wrap_socket(sock, server_side=True), address
+
+
+@contextlib.contextmanager
+def only_tls() -> Iterator[str]:
+    with TlsServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
 def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     error = {"error": {"message": "engine died", "code": 500}}
     in_stream = HEAD + ROLE + chunk(b"data: " + json.dumps(error).encode() + b"\n\n") + DONE + LAST
@@ -135,9 +155,10 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
         no_finish=HEAD + ROLE + token("Hello") + USAGE + DONE + LAST,
         stream_error=in_stream,
     )
-    with hosts as servers, no_tls() as plain:
-        write_hosts(tmp_path, servers, f"refused http://127.0.0.1:{free_port()}", f"plain {plain}")
-        said = run(tmp_path, headless("-u", "26", "-t", "2s", "--canaries", "0"))
+    refused = f"refused http://127.0.0.1:{free_port()}"
+    with hosts as servers, no_tls() as plain, only_tls() as behind:
+        write_hosts(tmp_path, servers, refused, f"plain {plain}", f"behind_tls {behind}")
+        said = run(tmp_path, headless("-u", "28", "-t", "2s", "--canaries", "0"))
         asked = {name: chats(server) for name, server in servers.items()}
     found = errors(tmp_path)
     assert {name: set(kinds) for name, kinds in found.items()} == {
@@ -154,6 +175,7 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
         "stream_error": {"stream_error"},
         "refused": {"connect"},
         "plain": {"tls"},
+        "behind_tls": {"tls"},
     }
     sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
     # every request that a host got was counted there, as one or the other
@@ -166,6 +188,7 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     assert said.count("http_500: first http_500: engine died") == 1
     assert "http_307: first http_307: a redirect, and none is followed" in said
     assert "no_http: first unreadable answer: no HTTP answer: Expected HTTP/" in said
+    assert "behind_tls: first TLS error: wants TLS; write `https://` before the address" in said
     assert "plain: first TLS error: the port does not speak TLS; write `http://`" in said
 
 

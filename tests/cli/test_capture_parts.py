@@ -13,7 +13,7 @@ from toolkit.capture.summary import RequestCounter
 from toolkit.cli.capture import progress as capture_progress
 from toolkit.cli.capture import sinks as capture_sinks
 from toolkit.cli.capture import verb as capture_verb
-from toolkit.cli.capture.progress import CaptureProgress, fitted, servers_here
+from toolkit.cli.capture.progress import CaptureProgress, servers_here
 from toolkit.cli.capture.sinks import StoreSink
 from toolkit.cli.capture.verb import Stop
 from toolkit.errors import ToolkitError
@@ -207,23 +207,6 @@ def test_a_quiet_port_is_told_for_what_it_is(
     assert line.startswith(said)
     if not losses.segments and not more:
         assert line.endswith("; servers here listen on: 22 (1 connection)")
-
-
-@pytest.mark.parametrize(
-    ("width", "fits"),
-    [
-        (29, "listen on: 20, 2024, top: 8af"),
-        (28, "listen on: 20, 2024, top …"),
-        (22, "listen on: 20, 2024 …"),
-        (18, "listen on: 20 …"),
-        (10, "listen …"),
-        (5, "…"),
-    ],
-)
-def test_a_line_too_long_for_the_screen_never_ends_in_half_a_number(width: int, fits: str) -> None:
-    shown = fitted("listen on: 20, 2024, top: 8af", width)
-    assert shown == fits
-    assert len(shown) <= width
 
 
 def test_servers_are_found_with_how_many_talk_to_them(tmp_path: Path) -> None:

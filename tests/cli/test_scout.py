@@ -57,10 +57,11 @@ def test_the_table_names_every_host_and_every_reason(vllm: RawServer) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].split() == (
-        "host status engine model length KV tokens KV run wait prefix hits TTFT p50 p95 queue requests latency"
+        "host status engine model max length KV tokens GPU mem cache dtype prefix cache KV used running waiting"
+        " prefix hits TTFT p50 TTFT p95 queue requests latency"
     ).split()  # fmt: skip
     alice = next(line for line in lines if line.startswith("alice"))
-    cells = ("ok", "vllm 0.32.0", "tiny", "512", "2,097,152", "0%", "6%", "380 ms", "2,370 ms", "567 ms", "1,022")  # fmt: skip
+    cells = ("ok", "vllm 0.32.0", "tiny", "512", "2,097,152", "0.92", "auto", "on", "0%", "6%", "380 ms", "2,370 ms", "567 ms", "1,022")  # fmt: skip
     assert [cell for cell in cells if cell not in alice] == []
     assert "down  bob: connection refused: nothing listens there, or vLLM is still loading" in lines
     assert "\x1b" not in result.stdout
@@ -164,7 +165,7 @@ ONE_A_LINE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`
         ),
         (
             "http://h:1 http://h:1/v1", "", {}, "the name `h:1` stands twice",
-            "Keep one of the two lines",
+            "Keep one of the two",
         ),
         (
             "h:1 --ca no.pem", "", {}, "`no.pem` cannot be used: no such file or directory",
@@ -304,7 +305,8 @@ def test_one_hosts_long_model_path_costs_nobody_a_column() -> None:
     path = "/mnt/models/" + "z" * 150
     alice, bob = sighting("alice", model=path, models=(path,)), sighting("bob", queue_mean_ms=1.0)
     lines = text_of(alice, bob)
-    assert {"engine", "model", "queue", "latency"} <= set(lines[0].split())
+    head = " ".join(lines[: next(at for at, line in enumerate(lines) if line.startswith("─"))])
+    assert {"engine", "model", "queue", "latency"} <= set(head.split())
     assert "".join(lines).count("z") == 150  # folded, not cut
 
 
@@ -316,10 +318,13 @@ def test_a_number_no_host_can_mean_takes_no_screen() -> None:
 
 
 @pytest.mark.parametrize("width", range(60, 220, 20))
-def test_the_columns_that_stay_fit_unfolded(width: int) -> None:
+def test_a_row_is_a_line_at_any_width(width: int) -> None:
     lines = text_of(*(sighting(f"host-{n}", requests_total=5.0) for n in range(3)), width=width)
-    assert len(lines) == 2 + 3  # title, rule, and one line for each host
-    assert max(map(len, lines)) <= width
+    assert [sum(line.startswith(f"host-{n} ") for line in lines) for n in range(3)] == [1, 1, 1]
+    rule = next(at for at, line in enumerate(lines) if line.startswith("─"))
+    below = "".join(lines[rule + 4 :])
+    assert below.startswith("Not shown: ") or not below
+    assert max(map(len, lines[: rule + 4])) <= width
 
 
 def test_a_hundred_hosts_at_once_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:

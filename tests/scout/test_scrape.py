@@ -20,6 +20,7 @@ from toolkit.scout.lookups import LookupThreads
 from toolkit.scout.pages import HEALTH, METRICS, MODELS, VERSION, PageAnswer, follow_ups
 from toolkit.scout.problems import problem_of
 from toolkit.scout.scrape import Pacing, Scout, tls_context
+from toolkit.scout.sighting import examine, judge
 
 Writer = asyncio.StreamWriter
 LOAD = b"vllm:num_requests_running 1\n" * 1000
@@ -148,6 +149,17 @@ def test_an_untrusted_certificate_is_a_reason_and_a_trusted_one_is_not(tmp_path)
     assert "TLS certificate not trusted" in asyncio.run(problem(tls_context()))
     assert asyncio.run(problem(tls_context(ca_file=str(tmp_path / "ca.pem")))) is None
     assert asyncio.run(problem(tls_context(insecure=True))) is None
+
+
+def test_plain_http_to_a_port_that_speaks_tls_says_so() -> None:
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(server_tls)
+
+    async def run() -> tuple[str, str | None]:
+        async with RawServer(vllm_pages(), tls=server_tls) as server:
+            return judge(examine(await one_look(server.url.replace("https:", "http:"))))
+
+    assert asyncio.run(run()) == ("down", "wants TLS; write `https://` before the address")
 
 
 def test_a_name_server_that_hangs_holds_up_neither_others_nor_the_end() -> None:

@@ -22,13 +22,14 @@ from toolkit.bench.faults import FAULTS, failure, line, without_key
 from toolkit.bench.plan import CHAT, EMBEDDINGS
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import PlannedRequest, request_body, text_of
-from toolkit.hosts import same_origin
+from toolkit.hosts import path_hint, same_origin
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
 from toolkit.profiles import Message
 from toolkit.protocol.completion import Completion, token_count
 from toolkit.protocol.embeddings import Embeddings
 from toolkit.records import Host, RequestRecord, ServedModel
+from toolkit.scout.tls_probe import WANTS_TLS, speaks_tls
 
 CONNECT_TIMEOUT_S = 10.0
 PAGE_TIMEOUT_S = 5.0
@@ -186,9 +187,19 @@ class HostClient:
 
     async def models(self) -> tuple[ServedModel, ...]:
         """What `/v1/models` lists. Raises PageError when it does not come or lists nothing readable."""
-        status, _, body = await self._get("/v1/models", with_key=True)
+        url = self.host.url
+        try:
+            status, _, body = await self._get("/v1/models", with_key=True)
+        except PageError as error:
+            is_unreached = isinstance(error.__cause__, aiohttp.ClientConnectorError | TimeoutError)
+            if not is_unreached and await asyncio.to_thread(speaks_tls, url):
+                raise PageError(WANTS_TLS, answered=False) from error
+            raise
+        if status == 400 and b"HTTPS" in body:
+            raise PageError(WANTS_TLS)
         if status != 200:
-            raise PageError(f"`/v1/models` answered {status}")
+            hint = path_hint(url) if status == 404 else ""
+            raise PageError(f"`/v1/models` answered {status}{hint}")
         return read_models(body)
 
     async def numbers(self, *, most_bytes: int = MAX_PAGE_BYTES) -> EngineNumbers:

@@ -47,12 +47,17 @@ class Bench:
         model: str | None = None,
         keep: Callable[[Sequence[RequestRecord]], None] = lambda _: None,
         show: Callable[[RequestRecord], None] = lambda _: None,
+        over: Callable[[str, int, Sequence[RequestRecord]], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`keep` may refuse by a ToolkitError: a file that is locked or full ends no measurement, `warn` hears of it once."""
+        """`keep` may refuse by a ToolkitError: a file that is locked or full ends no measurement, `warn` hears of it once.
+
+        `over` gets a host's name, a level, counted from 0, and its records, once that host has had all of it.
+        """
         self.id = secrets.token_hex(6)
         self.started_at = time.time()
         self._plan, self._keep, self._show, self._warn = plan, keep, show, warn
+        self._over = over
         self._is_refused = False
         self._waiting: deque[RequestRecord] = deque()  # filled by the loop, emptied by the keeper
         self._keeper = ThreadPoolExecutor(1, "keep")
@@ -133,9 +138,14 @@ class Bench:
                     await _each(host.connect(level) for host in hosts)
                     self._health.start()
                     began_s = time.monotonic() + START_IN_S
-                    await _each(host.measure(level, began_s) for host in hosts)
+                    await _each(self._measure_one(host, level, began_s) for host in hosts)
                     self._health.stop()
                 await _each(host.finish() for host in hosts)
+
+    async def _measure_one(self, host: HostRunner, level: int, began_s: float) -> None:
+        first = len(host.records)
+        await host.measure(level, began_s)
+        self._over(host.host.name, level, host.records[first:])
 
     def _take(self, record: RequestRecord) -> None:
         self._waiting.append(record)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 
 PARENT_DEATH = Path(__file__).with_name("parent_death.py")
@@ -108,11 +109,12 @@ def wait_until_up(
 ) -> None:
     """Wait for a server. Raises ToolkitError when it ends, or takes too long."""
     give_up_s = time.monotonic() + limit_s
-    while not is_up():
-        refuse_dead(process, what, log)
-        if time.monotonic() > give_up_s:
-            raise ToolkitError(f"{what} was not up after {limit_s:.0f} s", hint)
-        time.sleep(0.1)
+    with waiting_for(f"Starting {what}"):
+        while not is_up():
+            refuse_dead(process, what, log)
+            if time.monotonic() > give_up_s:
+                raise ToolkitError(f"{what} was not up after {limit_s:.0f} s", hint)
+            time.sleep(0.1)
 
 
 def answers(url: str) -> bool:

@@ -3,12 +3,14 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import click
+
 from toolkit.errors import ToolkitError, reason_of
-from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
+from toolkit.hosts import EXAMPLE, KEYS, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ NO_HOSTS = (
     "`toolkit sim fleet > hosts.txt &`"
 )
 """Where nobody names a host and there is no hosts file."""
+NAMED = 8
+"""Hosts or values that an error lists."""
 
 
 def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":
@@ -60,24 +64,118 @@ def occupy_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
-def hosts_from(words: Sequence[str]) -> list[Host]:
-    """Read hosts from files, `-` for standard input, and URLs; a name or URL must not stand twice.
+def is_hosts_file(word: str) -> bool:
+    """Whether a word that is no URL means a file: by its look, or because there is one."""
+    return word == "-" or "/" in word or word.endswith(".txt") or Path(word).is_file()
 
-    Without words: the file that TOOLKIT_HOSTS names, else `hosts.txt`.
+
+def hosts_from(
+    words: Sequence[str], listed_in: str | None = None, only: Sequence[str] = ()
+) -> list[Host]:
+    """Hosts of files, `-` for standard input, of URLs, and by their names in `listed_in` or the hosts file.
+
+    Without words: all of that file. `only`: names, and `key=value` of hosts; of one key any value fits, of several keys each
+    must. A name or URL must not stand twice. Raises ToolkitError.
     """
+    files = [word for word in words if not looks_like_url(word) and is_hosts_file(word)]
+    names = [word for word in words if not looks_like_url(word) and word not in files]
+    if files and (names or listed_in):
+        name = names[0] if names else "NAME"
+        raise click.UsageError(
+            f"`{files[0]}` is a file, which means all hosts in it\n\n"
+            f"Hint: For one of them `--hosts {listed_in or files[0]} {name}`; for all `{files[0]}` alone"
+        )
+    if listed_in and words and not names:
+        raise click.UsageError(
+            f"--hosts is where names are looked up, and `{words[0]}` is none; leave --hosts out"
+        )
+
+    list_file = listed_in or os.environ.get("TOOLKIT_HOSTS") or HOSTS_FILE
+    listed: dict[str, Host] = {}
+    if names and list_file != "-" and not Path(list_file).exists():
+        raise ToolkitError(
+            f"`{names[0]}` is no file and no URL, and there is no `{list_file}` that could list it",
+            f"Write a host like `10.0.0.4:8000`, or name the file that lists `{names[0]}`: `--hosts FILE`",
+        )
+    if names or not words:
+        hint = EXAMPLE if words or listed_in else NO_HOSTS
+        listed = {host.name: host for host in _hosts_in(list_file, hint)}
+        _refuse_unknown(names, listed, f"`{list_file}`")
     hosts: list[Host] = []
-    hint = EXAMPLE if words else NO_HOSTS
-    for word in words or (os.environ.get("TOOLKIT_HOSTS") or HOSTS_FILE,):
-        if looks_like_url(word):
-            hosts.append(one_host(word))
+    for word in words:
+        if word in names:
+            hosts.append(listed[word])
         else:
-            name = "standard input" if word == "-" else word
-            hosts += read_hosts(text_of(word, hint), name)
+            hosts += _hosts_in(word) if word in files else [one_host(word)]
+    hosts = hosts if words else list(listed.values())
     for kind in ("name", "url"):
         ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)
         if times > 1:
-            raise ToolkitError(f"the {kind} `{twice}` stands twice", "Keep one of the two lines")
-    return hosts
+            raise ToolkitError(f"the {kind} `{twice}` stands twice", "Keep one of the two")
+    return _only(hosts, only) if only else hosts
+
+
+def host_from(word: str) -> Host:
+    """One host: a URL, or a name of the hosts file. Raises ToolkitError."""
+    hosts = hosts_from([word])
+    if len(hosts) > 1:
+        raise ToolkitError(
+            f"`{word}` lists {len(hosts)} hosts, and one is wanted",
+            f"Name it, e.g., `{hosts[0].name}`",
+        )
+    return hosts[0]
+
+
+def _hosts_in(file: str, hint: str = EXAMPLE) -> list[Host]:
+    return read_hosts(text_of(file, hint), "standard input" if file == "-" else file)
+
+
+def _refuse_unknown(names: Iterable[str], known: Collection[str], where: str) -> None:
+    """Name what is nobody's name, and whose it may have been meant to be."""
+    from difflib import get_close_matches
+
+    unknown = [name for name in names if name not in known]
+    if not unknown:
+        return
+    by_small = {name.lower(): name for name in known}
+    near = [by for name in unknown for by in get_close_matches(name.lower(), by_small, n=2)]
+    first = list(known)[:NAMED]
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    meant = " or ".join(f"`{by_small[name]}`" for name in dict.fromkeys(near))
+    raise ToolkitError(
+        f"{where} has no host {' or '.join(f'`{name}`' for name in unknown)}",
+        f"Did you mean {meant}?" if near else f"There are {', '.join(first)}{more}",
+    )
+
+
+def _only(hosts: Sequence[Host], wanted: Sequence[str]) -> list[Host]:
+    """Those that fit, in their order. Raises ToolkitError for what none of them has."""
+    by_key: dict[str, set[str]] = {}
+    for word in wanted:
+        key, equals, value = word.partition("=")
+        by_key.setdefault(key if equals else "name", set()).add(value if equals else word)
+    found = list(hosts)
+    for key, values in by_key.items():
+        if key not in ("name", *KEYS):
+            raise click.UsageError(
+                f"--only takes a host's name, or one of {', '.join(f'`{each}=`' for each in KEYS)}; not `{key}=`"
+            )
+        present = {str(each) for host in hosts if (each := getattr(host, key)) is not None}
+        if key == "name":
+            _refuse_unknown(sorted(values), present, "the list")
+        elif missing := sorted(values - present):
+            there = ", ".join(sorted(present)[:NAMED])
+            raise ToolkitError(
+                f"no host has `{key}={missing[0]}`",
+                f"There is {key} {there}" if present else f"No host says its {key}",
+            )
+        found = [host for host in found if str(getattr(host, key)) in values]
+    if not found:
+        raise ToolkitError(
+            f"no host is all of {' and '.join(f'`{word}`' for word in wanted)}",
+            "Values of one key add hosts, another key takes away: leave one out",
+        )
+    return found
 
 
 def open_input(word: str, hint: str) -> BinaryIO:

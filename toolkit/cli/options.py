@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +24,7 @@ from toolkit.units import bytes_of, seconds_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from toolkit.records import Host
     from toolkit.store import Store
 
 LONGEST_WINDOW_S = 86_400.0
@@ -248,13 +249,40 @@ def run_word(*verbs: str) -> Word:
     return Word("RUN", known)
 
 
+def _hosts_listed(context: click.Context) -> "Sequence[Host]":
+    """Of the hosts file; none where it cannot be read."""
+    from toolkit.cli.inputs import hosts_from
+
+    file = context.params.get("listed_in")
+    try:
+        return () if file == "-" else hosts_from((), file)
+    except ToolkitError:
+        return ()
+
+
+def _picks(context: click.Context, _begun: str) -> Known:
+    """What `--only` takes: names, and what hosts of the hosts file say of themselves."""
+    from toolkit.hosts import KEYS
+
+    known: dict[str, str | None] = {}
+    for host in _hosts_listed(context):
+        known[host.name] = host.url
+        known |= {f"{key}={value}": None for key in KEYS if (value := getattr(host, key))}
+    return known
+
+
 FILE = Word("FILE", is_file=True)
-HOSTS = Word("HOSTS", is_file=True)
-"""A file of hosts, or a URL."""
+HOSTS = Word(
+    "HOSTS",
+    lambda context, _: {host.name: host.url for host in _hosts_listed(context)},
+    is_file=True,
+)
+"""A file of hosts, a URL, or a host's name."""
 HOST = Word(
     "NAME", lambda context, _: dict.fromkeys(_stored(context, lambda store: store.known_names()))
 )
 """Of a host that scout saw."""
+ONLY = Word("NAME|KEY=VALUE", _picks)
 VARIABLE = Word("VAR", lambda *_: dict.fromkeys(sorted(os.environ)))
 """The name of one, never what it holds."""
 INTERFACE = Word("NAME", _interfaces)
@@ -283,8 +311,32 @@ database_option = advanced(
     type=click.Path(dir_okay=False, path_type=Path),
     help="The SQLite file, made on first use.",
 )
-hosts_argument = click.argument("hosts", nargs=-1, type=HOSTS)
-"""Files, `-` for standard input, or URLs: `inputs.hosts_from` reads them."""
+
+
+def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its hosts, `--hosts` and `--only`: `inputs.hosts_from` takes all three."""
+    words = click.argument("hosts", nargs=-1, metavar="[HOSTS]...", type=HOSTS)
+    file = advanced(
+        "--hosts",
+        "listed_in",
+        metavar="FILE",
+        type=FILE,
+        help="The file that lists the hosts.  [default: TOOLKIT_HOSTS, else hosts.txt]",
+    )
+    only = advanced(
+        "--only",
+        multiple=True,
+        metavar="NAME|KEY=VALUE",
+        type=ONLY,
+        help="Of the hosts only these, e.g., `team=red`; may be repeated.",
+    )
+    return words(file(only(command)))
+
+
+def hosts_words(hosts: Sequence[str], listed_in: str | None, only: Sequence[str]) -> list[str]:
+    """The same again, for a command that is shown."""
+    words = [*hosts, *(["--hosts", listed_in] if listed_in else [])]
+    return words + [word for each in only for word in ("--only", each)]
 
 
 def json_option(each: str) -> Callable[[Callable[..., T]], Callable[..., T]]:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.inputs import open_input
+from toolkit.cli.inputs import host_from, open_input
 from toolkit.cli.named_run import chosen_run, verdicts_of
-from toolkit.cli.options import FILE, PRICE, VARIABLE, database_option, run_word
+from toolkit.cli.options import FILE, HOSTS, PRICE, VARIABLE, database_option, run_word
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.hosts import one_host
 from toolkit.units import milliseconds
 
 if TYPE_CHECKING:
@@ -45,7 +44,9 @@ MOST_EVENTS = 200
     type=FILE,
     help="The request log of `toolkit proxy --log`, `-` for standard input.",
 )
-@advanced("--call", metavar="URL", help="Make one chat call there with OpenAI's own client.")
+@advanced(
+    "--call", metavar="URL", type=HOSTS, help="Make one chat call there with OpenAI's own client."
+)
 @advanced(
     "--call-key-env",
     metavar="VAR",
@@ -148,7 +149,7 @@ def command(
     # what the user adds: a call, a log
     called = logged = None
     if call is not None:
-        url = one_host(call).url
+        url = host_from(call).url
         with waiting_for(f"Calling {url}"):  # the client's import takes as long as many a call
             called = _call(url, call_key_env)
     if log is not None:

@@ -70,6 +70,8 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 def command(
     *,
     hosts: tuple[str, ...],
+    listed_in: str | None,
+    only: tuple[str, ...],
     timeout: float,
     interval: float | None,
     watch: bool,
@@ -83,8 +85,8 @@ def command(
     verbose: bool,
 ) -> None:
     """Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
-    they are, how full they are and what a person should know. HOSTS are files (`-` for standard
-    input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
+    they are, how full they are and what a person should know. HOSTS are names of hosts.txt,
+    files (`-`: standard input) or URLs; without any, all of hosts.txt.
 
     \b
       toolkit scout hosts.txt
@@ -115,7 +117,7 @@ def command(
     from toolkit.scout.watch import HostWatch
     from toolkit.store import Store
 
-    found = hosts_from(hosts)
+    found = hosts_from(hosts, listed_in, only)
     keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
     allow_open_files()
     interval_s = interval or WATCH_INTERVAL_S
@@ -128,6 +130,7 @@ def command(
 
     def show(sighting: Sighting) -> None:
         newest[sighting.name] = sighting
+        waiting.done(sighting.name, sighting.error or sighting.status)
         if table:
             table.show(in_order())
         elif watch:
@@ -136,7 +139,8 @@ def command(
     is_stopped = False
     with (
         nullcontext() if no_store else Store.open(database) as store,
-        table or waiting_for("Looking", shown=not watch),
+        table or nullcontext(),
+        waiting_for("Looking", [host.name for host in found], shown=not watch) as waiting,
     ):
         pacing = Pacing()
         last = {host.name: store.last_telling(host.name, host.url) for host in found if store}
@@ -194,7 +198,7 @@ def _show_history(name: str, database: Path, *, as_json: bool) -> None:
         Column("engine", lambda row: _engine(row.first), spare=4, widest=WIDEST_NAME),
         Column("model", lambda row: _model(row.first), spare=3, widest=WIDEST_NAME),
         Column("requests", lambda row: whole(row.last.requests_total), right=True, spare=1),
-        Column("what changed", lambda row: "; ".join(row.changes)),
+        Column("what changed", lambda row: "; ".join(row.changes), narrowest=24),
     ]
     screen().records(columns, chapters(sightings))
 
@@ -219,24 +223,42 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
                 return f"{'<' if sign == 'below' else '>'}{latency(edge)}"
         return latency(getattr(seen, f"ttft_{which}_ms"))
 
+    def kv_size(seen: Sighting) -> str:
+        """In tokens, or in blocks where their size is unknown."""
+        if seen.kv_cache_tokens is None and seen.num_gpu_blocks is not None:
+            return f"{whole(seen.num_gpu_blocks)} blocks"
+        return whole(seen.kv_cache_tokens)
+
+    def memory(seen: Sighting) -> str:
+        return DASH if seen.gpu_memory_utilization is None else f"{seen.gpu_memory_utilization:.2f}"
+
+    def prefix_caching(seen: Sighting) -> str:
+        return DASH if seen.prefix_caching is None else "on" if seen.prefix_caching else "off"
+
+    # who looks once asks how a host is set up, who looks again how it does
+    looks_again = any(sighting.interval_s is not None for sighting in sightings)
+    late = 20 * looks_again
     columns = [
-        Column("host", lambda seen: seen.name, widest=WIDEST_NAME),
+        Column("host", lambda seen: seen.name, widest=WIDEST_NAME, narrowest=16),
         Column("status", _status),
-        Column("engine", _engine, spare=6, widest=WIDEST_NAME),
-        Column("model", _model, spare=4, widest=WIDEST_NAME),
-        Column("length", lambda seen: whole(seen.max_model_len), right=True, spare=8),
-        Column("KV tokens", lambda seen: whole(seen.kv_cache_tokens), right=True, spare=5),
-        Column("KV", lambda seen: percent(seen.kv_cache_usage), right=True),
-        Column("run", lambda seen: whole(seen.running), right=True),
-        Column("wait", lambda seen: whole(seen.waiting), right=True),
-        Column("prefix hits", lambda seen: percent(seen.prefix_hit_ratio), right=True, spare=7),
-        Column("TTFT p50", lambda seen: ttft(seen, "p50"), right=True),
-        Column("p95", lambda seen: ttft(seen, "p95"), right=True, spare=3),
-        Column("queue", lambda seen: latency(seen.queue_mean_ms), right=True, spare=9),
-        Column("requests", lambda seen: whole(seen.requests_total), right=True, spare=1),
-        Column("latency", lambda seen: latency(seen.latency_ms), right=True, spare=2),
+        Column("engine", _engine, spare=late + 4, widest=WIDEST_NAME),
+        Column("model", _model, spare=1, widest=WIDEST_NAME, narrowest=12),
+        Column("max length", lambda seen: whole(seen.max_model_len), right=True, spare=late + 2),
+        Column("KV tokens", kv_size, right=True, spare=late + 3),
+        Column("GPU mem", memory, right=True, spare=late + 5),
+        Column("cache dtype", lambda seen: seen.cache_dtype or DASH, spare=late + 6),
+        Column("prefix cache", prefix_caching, spare=late + 7),
+        Column("KV used", lambda seen: percent(seen.kv_cache_usage), right=True, spare=10),
+        Column("running", lambda seen: whole(seen.running), right=True, spare=8),
+        Column("waiting", lambda seen: whole(seen.waiting), right=True, spare=9),
+        Column("prefix hits", lambda seen: percent(seen.prefix_hit_ratio), right=True, spare=13),
+        Column("TTFT p50", lambda seen: ttft(seen, "p50"), right=True, spare=11),
+        Column("TTFT p95", lambda seen: ttft(seen, "p95"), right=True, spare=14),
+        Column("queue", lambda seen: latency(seen.queue_mean_ms), right=True, spare=15),
+        Column("requests", lambda seen: whole(seen.requests_total), right=True, spare=12),
+        Column("latency", lambda seen: latency(seen.latency_ms), right=True, spare=16),
     ]
-    if any(sighting.interval_s is not None for sighting in sightings):  # two looks were taken
+    if looks_again:
         columns += [
             Column("req/s", lambda seen: per_second(seen.requests_per_s), right=True),
             Column("tok/s", lambda seen: per_second(seen.output_tokens_per_s), right=True),

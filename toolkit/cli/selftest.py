@@ -10,7 +10,8 @@ from toolkit.cli.help_page import Command
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.options import DURATION, LEVELS
 from toolkit.cli.output import print_json
-from toolkit.units import DASH, latency, percent
+from toolkit.cli.waiting import waiting_for
+from toolkit.units import DASH, counted, latency, percent
 
 if TYPE_CHECKING:
     from toolkit.bench.selftest import SelftestLevel
@@ -66,12 +67,12 @@ def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: boo
     try:
         with stamped_server(TokenPace(interval_ms=interval * 1000, tokens=tokens)) as server:
             for count in streams:
-                _announce(f"{count} streams")
-                levels.append(measured(server, count, tokens=tokens))
+                with waiting_for(f"Measuring {counted(count, 'stream')}"):
+                    levels.append(measured(server, count, tokens=tokens))
                 if as_json:
                     print_json({"part": "level"} | levels[-1].figures)
-        _announce("a server that does not pause")
-        rate = unpaced()
+        with waiting_for("Measuring a server that does not pause"):
+            rate = unpaced()
         if as_json:
             keys = ("streams", "tokens", "events_per_cpu_s", "cpu_us_per_event")
             print_json({"part": "rate"} | {key: getattr(rate, key) for key in keys})
@@ -88,12 +89,6 @@ def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: boo
         sys.exit(1)
 
 
-def _announce(what: str) -> None:
-    """Say on a terminal what takes its seconds now."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        click.echo(f"measuring: {what} ...", err=True)
-
-
 def _print_table(levels: "list[SelftestLevel]", rate: "SelftestLevel | None") -> None:
     from toolkit.bench.selftest import conclusion
     from toolkit.report.tables import Column, screen
@@ -107,12 +102,12 @@ def _print_table(levels: "list[SelftestLevel]", rate: "SelftestLevel | None") ->
             spare=5,
         ),
         Column("TTFT +p50", lambda one: latency(one.ttft_delay.p50_ms), right=True),
-        Column("+p99", lambda one: latency(one.ttft_delay.p99_ms), right=True),
-        Column("+mean", lambda one: latency(one.ttft_delay.mean_ms), right=True),
+        Column("TTFT +p99", lambda one: latency(one.ttft_delay.p99_ms), right=True),
+        Column("TTFT +mean", lambda one: latency(one.ttft_delay.mean_ms), right=True),
         Column("token +p50", lambda one: latency(one.token_delay.p50_ms), right=True, spare=4),
-        Column("+p99", lambda one: latency(one.token_delay.p99_ms), right=True, spare=3),
+        Column("token +p99", lambda one: latency(one.token_delay.p99_ms), right=True, spare=3),
         Column("ITL error p50", lambda one: latency(one.itl_error.p50_ms), right=True),
-        Column("p99", lambda one: latency(one.itl_error.p99_ms), right=True),
+        Column("ITL error p99", lambda one: latency(one.itl_error.p99_ms), right=True),
         Column(
             "CPU/event",
             lambda one: f"{one.cpu_us_per_event:,.1f} us" if one.cpu_us_per_event else DASH,

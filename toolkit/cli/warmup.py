@@ -121,6 +121,8 @@ KINDS = {"structured": " structured", "long": " long"}
 def command(
     *,
     hosts: tuple[str, ...],
+    listed_in: str | None,
+    only: tuple[str, ...],
     concurrency: tuple[int, ...],
     max_num_seqs: int | None,
     profile: str | None,
@@ -136,7 +138,7 @@ def command(
 ) -> None:
     """Ask servers until they are warm: 1, 2, 4 ... requests at once, streams and whole answers, with prompts that no cache knows;
     the highest until two rounds agree; then each once more. It prints what a client waits cold and warm, and their ratio. Last come
-    the clients' own requests, so that prefix and response caches hold them. HOSTS are files (`-` for standard input) or URLs.
+    the clients' own requests, so that prefix and response caches hold them. HOSTS are names of hosts.txt, files (`-`: standard input) or URLs.
 
     \b
       toolkit warmup 127.0.0.1:8000 --profile contest
@@ -166,7 +168,7 @@ def command(
     from toolkit.serving.stack import WarmSetting
     from toolkit.serving.warmup import Warming, doubling
 
-    found = hosts_from(hosts)
+    found = hosts_from(hosts, listed_in, only)
     if log is not None and len(found) > 1:
         raise click.UsageError("--log is one server's; name one host with it")
     clients = _clients_requests(database, run) if seen else None
@@ -195,15 +197,19 @@ def command(
 
     warmings = [warming(host) for host in found]
 
+    async def warm_up(one: Warming) -> None:
+        found = await one.run()
+        waiting.done(found.name, found.sentence())
+
     async def warm_all() -> None:
         async with asyncio.TaskGroup() as tasks:
             for each in warmings:
-                tasks.create_task(each.run())
+                tasks.create_task(warm_up(each))
 
     allow_open_files()
     occupy_standard_files()
     is_stopped = False
-    with waiting_for("Warming up"):
+    with waiting_for("Warming up", [host.name for host in found]) as waiting:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(warm_all())
@@ -263,7 +269,7 @@ def _print_tables(results: "Sequence[Warmed]") -> None:
 
     console = screen()
     columns = [
-        Column("host", lambda found: found.name, widest=40),
+        Column("host", lambda found: found.name, widest=40, narrowest=16),
         Column("at once", lambda found: str(found.concurrency or DASH), right=True),
         Column(
             "cold",
@@ -283,7 +289,7 @@ def _print_tables(results: "Sequence[Warmed]") -> None:
         Column("requests", lambda found: f"{found.requests:,}", right=True, spare=2),
         Column("errors", lambda found: f"{found.errors:,}", right=True, spare=1),
         Column("seeded", lambda found: f"{found.seeded:,}", right=True, spare=3),
-        Column("state", state, widest=60),
+        Column("state", state, widest=60, narrowest=24),
     ]
     console.records(columns, results)
     if len(results) == 1 and results[0].levels:

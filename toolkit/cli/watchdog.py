@@ -11,11 +11,10 @@ import click
 
 from toolkit.cli.exit_codes import FAILED, WORKED
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
-from toolkit.cli.options import DURATION, PROFILE, VARIABLE, database_option, json_option
+from toolkit.cli.inputs import allow_open_files, host_from, keys_for, occupy_standard_files
+from toolkit.cli.options import DURATION, HOSTS, PROFILE, VARIABLE, database_option, json_option
 from toolkit.cli.warmup import MOST_AT_ONCE
 from toolkit.errors import ToolkitError, reason_of
-from toolkit.hosts import one_host
 
 if TYPE_CHECKING:
     from toolkit.records import Event, Host
@@ -40,7 +39,13 @@ def duration(
     "watchdog", cls=Command, short_help="Restart a server that makes no progress, and warm it up."
 )
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
+@click.option(
+    "--url",
+    required=True,
+    metavar="URL",
+    type=HOSTS,
+    help="Of the engine (no proxy), or its name.",
+)
 @click.option(
     "--name",
     metavar="NAME",
@@ -137,7 +142,10 @@ def command(
     from toolkit.serving.warmup import Warming, doubling
     from toolkit.units import time_of_day
 
-    host = replace(one_host(url), model=model, api_key_env=api_key_env)
+    listed = host_from(url)
+    host = replace(
+        listed, model=model or listed.model, api_key_env=api_key_env or listed.api_key_env
+    )
     host = replace(host, name=name) if name else host
     key = keys_for([host]).get(host.name)
     prompts = profile_from(profile) if profile else None
@@ -251,7 +259,7 @@ async def _watch(
                 click.echo(f"Watching {host.name} at {host.url}", err=True)
                 why = await engine.watch(probe)
                 raise ToolkitError(f"`{host.name}` stays down: {why}", f"See `{log}`")
-            with waiting_for(f"Watching {host.name}"):
+            with waiting_for(f"Watching {host.name}", endless=True):
                 while True:
                     trouble = await noticed(probe, guard)
                     in_trouble = True

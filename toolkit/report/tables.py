@@ -8,15 +8,20 @@ from typing import Any, Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from toolkit.safe_text import cleaned, drawing_on
+from toolkit.units import DASH, UNKNOWN
 
-GAP = 3
+GAP = 2
 """Characters between two columns."""
+LITTLE = 8
+"""A column with at least so much `spare` goes before any cell is folded."""
+LEAST_TEXT = 8
+"""Characters that a folded text keeps on the narrowest screen."""
 PIPE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, where rich would assume 80 and cut."""
 Cell = str | Text
@@ -31,9 +36,11 @@ class Column:
     _: KW_ONLY
     right: bool = False
     spare: int = 0
-    """0 always stays; of the others the largest goes first."""
+    """0 always stays; of the others those go first that hold no figure, then the largest."""
     widest: int | None = None
     """Longer cells are folded: one host's long path must not cost all hosts their other columns."""
+    narrowest: int | None = None
+    """Cells are folded to so many characters before a column goes whose `spare` is less than LITTLE."""
 
 
 class Screen(Console):
@@ -81,7 +88,7 @@ def side_screen() -> Screen:
     return Screen(file=drawing_on(sys.stderr))
 
 
-def table_of(columns: Sequence[Column], records: Sequence[Any], console: Console) -> Table:
+def table_of(columns: Sequence[Column], records: Sequence[Any], console: Console) -> RenderableType:
     """A row for each record, of the cells that its columns make."""
     rows = [[column.cell(record) for column in columns] for record in records]
     return fit_table(columns, rows, console)
@@ -100,29 +107,65 @@ def notes(
         yield Text.assemble((title, "bold"), f"  {listed}: {sentence}")
 
 
-def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], console: Console) -> Table:
-    """Lay out rows; leave out spare columns until the rest fits the console unfolded."""
-    # rich would lay the table out to know its widths (35 ms)
-    widths = [
-        min(
-            max(cell_len(str(text)) for text in (column.title, *cells)),
-            column.widest or sys.maxsize,
-        )
-        for column, *cells in zip(columns, *rows, strict=True)
-    ]
-    kept = list(range(len(columns)))
-    while sum(widths[i] + GAP for i in kept) - GAP > console.width:
-        spare = [i for i in kept if columns[i].spare]
-        if not spare:
-            break
-        kept.remove(max(spare, key=lambda i: columns[i].spare))
+def fit_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], console: Console
+) -> RenderableType:
+    """Lay out rows in the console's width: titles and long cells fold between words, then spare columns go, and a line says which."""
+    # by hand: rich would lay the table out to know its widths (35 ms), and break words of titles where it is narrow
+    every = range(len(columns))
+    words, flat, whole, least = [], [], [], []
+    for column, *cells in zip(columns, *rows, strict=True):
+        parts = column.title.split()
+        folded = [(parts[:at], parts[at:]) for at in range(1, len(parts) + 1)]
+        title = min(
+            (max(cell_len(" ".join(part)) for part in two) for two in folded), default=0
+        )  # in two lines
+        cell = max((cell_len(str(cell)) for cell in cells), default=0)
+        body = max(title, min(cell, column.widest or sys.maxsize))
+        words.append(title)
+        flat.append(body)
+        whole.append(max(body, cell_len(column.title)))
+        least.append(max(title, min(body, column.narrowest or sys.maxsize)))
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for column in (columns[i] for i in kept):
-        justify: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(column.title, justify=justify, overflow="fold", max_width=column.widest)
+    def width(widths: Sequence[int], shown: Sequence[int]) -> int:
+        return sum(widths[i] for i in shown) + GAP * (len(shown) - 1)
+
+    # rows of one line are worth more than a column that hardly matters
+    is_unknown = [all(str(row[i]) in ("", DASH, UNKNOWN) for row in rows) for i in every]
+    kept = list(every)
+    for needs, least_spare in ((flat, LITTLE), (least, 1)):
+        while width(needs, kept) > console.width:
+            spare = [i for i in kept if columns[i].spare >= least_spare]
+            if not spare:
+                break
+            kept.remove(max(spare, key=lambda i: (is_unknown[i], columns[i].spare)))
+
+    # what is left of the width goes to cells first, then to titles that it lets stand in one line
+    widths = list(least)
+    for wanted in (flat, whole):
+        for i in kept:
+            room = console.width - width(widths, kept)
+            if wanted is flat or wanted[i] - widths[i] <= room:
+                widths[i] += max(0, min(wanted[i] - widths[i], room))
+    # a narrow screen: the longest texts fold anywhere
+    while width(widths, kept) > console.width:
+        texts = [i for i in kept if not columns[i].right and widths[i] > max(words[i], LEAST_TEXT)]
+        if not texts:
+            break
+        widths[max(texts, key=lambda i: widths[i])] -= 1
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        show_edge=False,
+    )
+    for i in kept:
+        justify: Literal["left", "right"] = "right" if columns[i].right else "left"
+        table.add_column(columns[i].title, justify=justify, overflow="fold", width=widths[i])
     for row in rows:
-        cells = (row[i] for i in kept)
+        cells = [row[i] for i in kept]
         # Text, not str: a host's `[red]` is a name, not a colour; nor does a line's end in a name begin another row
         table.add_row(
             *(
@@ -130,4 +173,9 @@ def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], console
                 for cell in cells
             )
         )
-    return table
+    left_out = [columns[i].title for i in every if i not in kept and columns[i].title]
+    if not left_out:
+        return table
+    wider = f"a terminal of {width(flat, every)} columns shows all, and so does `--json`"
+    where = wider if console.is_terminal else "`--json` has all"
+    return Group(table, Text(f"Not shown: {', '.join(left_out)}; {where}", style="dim"))

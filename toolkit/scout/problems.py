@@ -25,6 +25,8 @@ REASONS = {
 }
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 """What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
+NO_HTTP = ("closed without an answer", "not a complete HTTP answer", "the connection was reset")
+"""How a server that speaks TLS refuses plain HTTP, in the sentences of this file."""
 SILENT = "Server disconnected without sending a response."
 """httpcore's words."""
 

@@ -23,7 +23,8 @@ from toolkit.records import Host
 from toolkit.safe_text import printable
 from toolkit.scout import pages
 from toolkit.scout.pages import PageAnswer, Scrape
-from toolkit.scout.problems import problem_of
+from toolkit.scout.problems import NO_HTTP, problem_of
+from toolkit.scout.tls_probe import WANTS_TLS, speaks_tls
 
 log = logging.getLogger("toolkit.scout")
 
@@ -133,6 +134,16 @@ class Scout:
         at, deadline = time.time(), time.monotonic() + self._timeout_s
         first = (self._health, *pages.FIRST_ROUND[1:])
         answers = {pages.HEALTH: pages.NOT_ASKED} | await self._in_time(first, deadline)
+        problems = [answer.problem for answer in answers.values() if answer.problem]
+        if all(answer.status is None for answer in answers.values()) and any(
+            words in problem for problem in problems for words in NO_HTTP
+        ):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    if await asyncio.to_thread(speaks_tls, self.host.url):
+                        answers = {path: PageAnswer(problem=WANTS_TLS) for path in first}
+                        return Scrape(host=self.host, at=at, answers=answers)
+
         answers |= await self._in_time(
             pages.follow_ups(answers, has_key=self._key is not None), deadline
         )

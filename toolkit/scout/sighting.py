@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toolkit.hosts import path_hint
 from toolkit.metrics.dialects import CacheNumbers, EngineNumbers, read_cache, read_numbers
 from toolkit.metrics.names import GATEWAYS
 from toolkit.metrics.parser import MetricsPage, read_page
 from toolkit.records import START_SLACK_S, Reading, Sighting, Status
 from toolkit.scout import pages
 from toolkit.scout.pages import PageAnswer, Scrape
+from toolkit.scout.tls_probe import WANTS_TLS
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 """`owned_by` of a model card -> engine."""
@@ -293,10 +295,11 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
     if evidence.cache is not None:
         return "degraded", "a response cache answers, but no engine behind it does"
     if any(answer.status == 400 and b"HTTPS" in answer.body for answer in answers):
-        return "not_an_engine", "wants TLS; write `https://` before the address"
+        return "not_an_engine", WANTS_TLS
     if problems:  # what did not come might have been an engine's
         return "degraded", f"answers HTTP, but {problems[0]}"
-    return "not_an_engine", "answers HTTP, but no page of an LLM engine"
+    hint = path_hint(scrape.host.url)
+    return "not_an_engine", f"answers HTTP, but no page of an LLM engine{hint}"
 
 
 def _metrics_flaw(evidence: HostEvidence) -> str | None:

@@ -70,9 +70,13 @@ class StackSupervisor:
         """Whether each engine that serves is watched."""
         return all(each.is_well_watched for each in self.engines.values())
 
+    def states(self) -> str:
+        """How each engine is, in one line."""
+        return ", ".join(f"{name} {each.state}" for name, each in self.engines.items())
+
     def in_a_line(self) -> str:
         """What it does, in one line."""
-        engines = ", ".join(f"{name} {each.state}" for name, each in self.engines.items())
+        engines = self.states()
         if self.stopping.is_set():
             return f"Ending: {engines}"
         return f"Clients on {self.url}: {engines}" if self._is_open else f"Starting: {engines}"

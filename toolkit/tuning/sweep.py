@@ -25,10 +25,17 @@ from toolkit.hosts import one_host
 from toolkit.records import Event, EventKind, Run
 from toolkit.store import Store
 from toolkit.tuning.children import ChildCommand, Mark, end_left
-from toolkit.tuning.figures import Figures, counted_seconds, counters_moved, measured, metric
+from toolkit.tuning.figures import (
+    Figures,
+    counted_seconds,
+    counters_moved,
+    figure,
+    measured,
+    metric,
+)
 from toolkit.tuning.sweep_file import Configuration, Kind, SweepPlan, around, models
 from toolkit.tuning.sweep_table import Status, SweepRow
-from toolkit.units import counted
+from toolkit.units import counted, span
 
 VERB = "sweep"
 FORM = 1
@@ -143,6 +150,9 @@ class Tools:
     impossible: Callable[[Configuration], str | None]
     """Why it cannot fit; None: nothing is known against it."""
     say: Callable[[str], None]
+    """Prints a sentence."""
+    now: Callable[[str], None] = lambda _: None
+    """Shows what is done now."""
     sim: bool = False
 
 
@@ -304,7 +314,7 @@ class Sweep:
                 cell.status, cell.run = "measured", run
                 return
             say(f"{place}: {'goes on' if before else 'begins'}")
-            self._serve_and_load(one, cell, f"{host_name(one)}-{one.stage}-{block}")
+            self._serve_and_load(one, cell, place, f"{host_name(one)}-{one.stage}-{block}")
         except ToolkitError as error:
             cell.status, cell.cause, cell.run = "failed", error.message, self._blast_of(one, cell)
             say(f"{one.name}: failed, {error.message}")
@@ -313,6 +323,9 @@ class Sweep:
             cell.status, cell.run = "measured", self._blast_of(one, cell)
             # before the events: a database that refuses them costs no measurement
             self._save()
+            name = self._plan.look_at[0]
+            value = self._row(one).blocks.get(block, {}).get(name)
+            say(f"{place}: measured, {metric(name).title} {figure(name, value)}")
             if cell.run:  # so that the blast's own run says what it was
                 self._event(cell.run, "config", f"sweep {self._run}: {place}")
                 self._event(self._run, "mark", f"{one.name}, block {block}: run {cell.run}")
@@ -320,8 +333,8 @@ class Sweep:
             self._save()
             self._stop_children()
 
-    def _serve_and_load(self, one: Configuration, cell: SweepCell, name: str) -> None:
-        """Its files bear the name. Raises ToolkitError with the cause where it does not start, or answers nothing."""
+    def _serve_and_load(self, one: Configuration, cell: SweepCell, place: str, name: str) -> None:
+        """Its files bear the name, `place` says which one it is. Raises ToolkitError with the cause where it does not start, or answers nothing."""
         # httpx: 0.07 s, which no `--show` has to wait for
         from toolkit.tuning.servers import counters_of, invalid_json  # noqa: PLC0415
 
@@ -339,6 +352,7 @@ class Sweep:
         if kind == "url":
             cell.url = one_host(serving.url or "").url
         else:
+            tools.now(f"{place}: starting its server")
             began_s = time.monotonic()
             server = self._start_server(one, name, profile)
             cell.url = server.first_line(READY_S[kind or "sim"]).rstrip("/")
@@ -352,6 +366,7 @@ class Sweep:
 
         # `toolkit serve` warms its engines itself; everybody else is warmed from outside
         if plan.warm and kind != "serve":
+            tools.now(f"{place}: warming up")
             levels = ",".join(map(str, warm_levels(plan.load.users)))
             words = ["warmup", str(hosts), "--profile", profile, "--concurrency", levels, "--json"]
             warmup = self._child(words, f"{name}-warmup")
@@ -369,6 +384,7 @@ class Sweep:
 
         counters = counters_of(cell.url, serving.key_env)
         # a blast that was cut off with us goes on, with the host that it had
+        tools.now(f"{place}: under load for {span(plan.load.duration_s)}")
         words = self._blast_words(str(hosts), profile, resume=self._blast_of(one, cell))
         load = self._child(words, f"{name}-load")
         if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S):
@@ -377,6 +393,7 @@ class Sweep:
             raise load.failure()
         cell.figures |= counters_moved(counters, counters_of(cell.url, serving.key_env))
         if plan.asking and serving.asked:
+            tools.now(f"{place}: asked for JSON")
             figures, notes = invalid_json(plan.asking, cell.url, serving)
             cell.figures |= figures
             cell.notes += notes

@@ -47,13 +47,13 @@ def _verdicts(figures: HostSummary) -> Text:
 
 FIGURES: Mapping[str, Column] = {
     "ok": Column("ok", _ok, right=True),
-    "rps": Column("req/s", lambda one: per_second(one.rps), right=True, spare=1),
-    "output_tokens_per_s": Column("tok/s", _tokens_per_s, right=True, spare=2),
-    "ttft_p50_ms": Column("TTFT p50", lambda one: latency(one.ttft_p50_ms), right=True, spare=3),
+    "rps": Column("req/s", lambda one: per_second(one.rps), right=True, spare=2),
+    "output_tokens_per_s": Column("tok/s", _tokens_per_s, right=True, spare=3),
+    "ttft_p50_ms": Column("TTFT p50", lambda one: latency(one.ttft_p50_ms), right=True, spare=1),
     "ttft_mean_ms": Column(
         "TTFT mean", lambda one: latency(one.ttft_mean_ms), right=True, spare=11
     ),
-    "ttft_p95_ms": Column("p95", lambda one: latency(one.ttft_p95_ms), right=True, spare=8),
+    "ttft_p95_ms": Column("TTFT p95", lambda one: latency(one.ttft_p95_ms), right=True, spare=8),
     "tpot_p50_ms": Column("TPOT p50", lambda one: latency(one.tpot_p50_ms), right=True, spare=7),
     "tpot_mean_ms": Column(
         "TPOT mean", lambda one: latency(one.tpot_mean_ms), right=True, spare=12
@@ -61,19 +61,19 @@ FIGURES: Mapping[str, Column] = {
     "itl_p95_ms": Column("ITL p95", lambda one: latency(one.itl_p95_ms), right=True, spare=9),
     "e2e_p50_ms": Column("E2E p50", lambda one: latency(one.e2e_p50_ms), right=True),
     "e2e_mean_ms": Column("E2E mean", lambda one: latency(one.e2e_mean_ms), right=True, spare=11),
-    "e2e_p95_ms": Column("p95", lambda one: latency(one.e2e_p95_ms), right=True, spare=6),
+    "e2e_p95_ms": Column("E2E p95", lambda one: latency(one.e2e_p95_ms), right=True, spare=6),
     "twin_e2e_p50_ms": Column(
-        "twins", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
+        "twin E2E p50", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
     ),
     "rtt_ms": Column("RTT", lambda one: latency(one.rtt_ms), right=True, spare=10),
 }
 OF_A_LEVEL = "ok rps output_tokens_per_s ttft_p50_ms tpot_p50_ms e2e_p50_ms e2e_p95_ms".split()
-HOST = Column("host", lambda one: one.name, widest=WIDEST_NAME)
+HOST = Column("host", lambda one: one.name, widest=WIDEST_NAME, narrowest=16)
 AT_ONCE = Column("at once", lambda one: whole(one.concurrency), right=True)
 """Of a sweep: the level whose figures stand in the row."""
 GOOD = Column("good", lambda one: percent(one.good_share), right=True)
 GOODPUT = Column("good/s", lambda one: per_second(one.goodput), right=True, spare=4)
-VERDICTS = Column("verdict", _verdicts, widest=WIDEST_VERDICTS)
+VERDICTS = Column("verdict", _verdicts, widest=WIDEST_VERDICTS, narrowest=16)
 
 
 def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:

@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -24,23 +24,24 @@ from toolkit.cli.inputs import (
 )
 from toolkit.cli.options import (
     DURATION,
-    FILE,
     LENGTH,
     LEVELS,
     PROFILE,
     database_option,
+    hosts_argument,
     tls_options,
 )
+from toolkit.cli.output import to_stderr
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.progress import Progress, TaskID
+    from collections.abc import Sequence
 
     from toolkit.bench.plan import BenchPlan
     from toolkit.bench.results import Result
     from toolkit.bench.runner import Bench
+    from toolkit.cli.waiting import Waiting
     from toolkit.records import RequestRecord
 
 NUM_PROMPTS = 16
@@ -54,12 +55,10 @@ LEVEL_KEYS = (
     "concurrency requests ok rps output_tokens_per_s ttft_p50_ms e2e_p50_ms e2e_p95_ms tpot_p50_ms good_share"
 ).split()
 """What `--json` says of each level of a sweep; the rest is its summary's."""
-DRAW_EVERY_S = 0.25
-"""A thread that draws would hold the interpreter in the middle of reading answers; this is called between them."""
 
 
 @click.command("bench", cls=Command, short_help="Time every host fairly, and say why it is fast.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", type=FILE)
+@hosts_argument
 @option(
     "--num-prompts",
     aliases=["--requests"],
@@ -186,6 +185,8 @@ DRAW_EVERY_S = 0.25
 def command(
     *,
     hosts: tuple[str, ...],
+    listed_in: str | None,
+    only: tuple[str, ...],
     num_prompts: int | None,
     max_concurrency: int | None,
     duration: float | None,
@@ -221,13 +222,15 @@ def command(
 ) -> None:
     """Send timed requests to every host at the same moment, and explain what came back: figures, and
     a verdict for each host (a response cache, cut answers, somebody else's load, ...). HOSTS are
-    files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
+    names of hosts.txt, files (`-`: standard input) or URLs; without any, all of hosts.txt.
 
     \b
       toolkit bench hosts.txt          16 requests, 8 at once, each host
-      toolkit bench hosts.txt --duration 60s --max-concurrency 32 --warmup 64
+      toolkit bench alice bob --duration 60s --max-concurrency 32
     \f
     \b
+      toolkit bench --only team=red --warmup 64
+          hosts of hosts.txt that say so; first 64 requests that do not count
       toolkit bench hosts.txt --request-rate 4 --duration 2m
           4 a second, whatever answers take
       toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
@@ -284,7 +287,7 @@ def command(
     from toolkit.records import Run
     from toolkit.store import Store
 
-    found, prompts = hosts_from(hosts), profile_from(profile)
+    found, prompts = hosts_from(hosts, listed_in, only), profile_from(profile)
     if input_len is None:
         for note in prompts.notes:
             click.echo(f"Note: {note}", err=True)
@@ -341,7 +344,7 @@ def command(
     try:
         with nullcontext() if no_store else Store.open(database) as store:
             keys_by_name, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
-            progress = BenchProgress(plan, len(found))
+            progress = BenchProgress(plan, [host.name for host in found])
             clients = [
                 HostClient(
                     host,
@@ -364,7 +367,8 @@ def command(
                 model=model,
                 keep=keep,
                 show=progress.add,
-                warn=progress.say,
+                over=progress.over,
+                warn=to_stderr,
             )
             if store:
                 settings = {"profile": profile, "model": model} | asdict(plan)
@@ -425,38 +429,15 @@ def command(
 
 
 class BenchProgress:
-    """A line that moves while requests are measured: how far, how fast, what fails. It counts in a pipe, too, and draws on a terminal only."""
+    """What there is to say while requests are measured: how far, how fast, what fails."""
 
-    def __init__(self, plan: "BenchPlan", hosts: int) -> None:
+    def __init__(self, plan: "BenchPlan", hosts: "Sequence[str]") -> None:
+        self.waiting: Waiting | None = None
+        """What shows it."""
         self._plan, self._hosts = plan, hosts
         self._began_s: float | None = None
         """When the first request that is over had begun."""
         self._warm = self._done = self._ok = self._tokens = 0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        if sys.stderr is not None and sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-            from toolkit.report.tables import side_screen
-
-            self._bar = Progress(
-                BarColumn(bar_width=24),
-                TaskProgressColumn(),
-                TextColumn("{task.description}"),
-                console=side_screen(),
-                auto_refresh=False,
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task("looking at every host", total=None)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
 
     def add(self, record: "RequestRecord") -> None:
         """Count a request that is over."""
@@ -469,27 +450,26 @@ class BenchProgress:
         self._ok += record.ok
         self._tokens += (record.output_tokens or 0) if record.ok else 0
 
-    def say(self, sentence: str) -> None:
-        """Print a line for the user, above the one that moves; any thread may call it."""
-        if self._bar:
-            self._bar.console.print(sentence, markup=False, highlight=False)
-        else:
-            click.echo(sentence, err=True)
+    def steps(self) -> "list[str]":
+        """What is done one after the other or side by side: each host, of a sweep each of its levels."""
+        levels = self._plan.levels
+        if not levels:
+            return list(self._hosts)
+        return [f"{name} ({level} at once)" for level in levels for name in self._hosts]
 
-    async def draw(self, under_way: "Callable[[], int]") -> None:
-        """Draw until cancelled; `under_way` counts the requests that wait for an answer."""
-        import asyncio
+    def over(self, name: str, level: int, records: "Sequence[RequestRecord]") -> None:
+        """A host has had all requests of a level; `level` counts from 0."""
+        levels = self._plan.levels
+        step = f"{name} ({levels[level]} at once)" if levels else name
+        if self.waiting:
+            ok = sum(record.ok for record in records)
+            self.waiting.done(step, f"{ok:,} of {len(records):,} answered")
 
-        while self._bar and self._task is not None:
-            await asyncio.sleep(DRAW_EVERY_S)
-            elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
-            self._bar.update(
-                self._task,
-                completed=self.share(elapsed_s),
-                total=1.0,
-                description=self.line(elapsed_s, under_way()),
-            )
-            self._bar.refresh()
+    def figures(self, under_way: int) -> str:
+        """How far it is, and `line`; `under_way` counts the requests that wait for an answer."""
+        elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        far = f"{self.share(elapsed_s):.0%}, " if self._done else ""
+        return far + self.line(elapsed_s, under_way)
 
     def share(self, elapsed_s: float) -> float:
         """How much of the plan is done: of its requests or of its time, whichever will end it."""
@@ -497,10 +477,10 @@ class BenchProgress:
 
         plan, shares, levels = self._plan, [0.0], self._plan.concurrencies
         if plan.requests is not None:
-            planned = self._hosts * sum(requests_of(plan, level) or 0 for level in levels)
+            planned = len(self._hosts) * sum(requests_of(plan, level) or 0 for level in levels)
             shares.append(self._done / planned)
         if plan.duration_s is not None:
-            turns = len(levels) * (self._hosts if plan.sequential else 1)
+            turns = len(levels) * (len(self._hosts) if plan.sequential else 1)
             shares.append(elapsed_s / (plan.duration_s * turns))
         return min(1.0, max(shares))
 
@@ -523,20 +503,17 @@ def _measure(bench: "Bench", progress: BenchProgress) -> bool:
 
     import uvloop
 
-    async def run() -> None:
-        drawing = asyncio.create_task(
-            progress.draw(lambda: sum(host.in_flight for host in bench.hosts))
-        )
-        try:
-            await bench.run()
-        finally:
-            drawing.cancel()
-
     allow_open_files()
     occupy_standard_files()
     try:
-        with progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
+        with (
+            waiting_for("Measuring", progress.steps()) as progress.waiting,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            progress.waiting.figures = lambda: progress.figures(
+                sum(host.in_flight for host in bench.hosts)
+            )
+            runner.run(bench.run())
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("Stopped: requests that were under way are in no figure", err=True)
         return True
@@ -600,7 +577,7 @@ def _draw(judged: "Sequence[Result]", path: Path) -> None:
     # to load where MPLBACKEND names none that it knows: nothing of that changes the picture
     logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
     os.environ.pop("MPLBACKEND", None)
-    with writing("Picture", path, "--chart"):
+    with writing("Picture", path, "--chart"), waiting_for("Drawing"):
         from toolkit.bench.chart import draw
 
         draw(judged, path)

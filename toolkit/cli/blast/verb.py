@@ -20,16 +20,18 @@ from toolkit.cli.inputs import (
 )
 from toolkit.cli.options import (
     DURATION,
-    FILE,
     LENGTH,
     LONGEST_WINDOW_S,
     PROFILE,
     database_option,
+    hosts_argument,
+    hosts_words,
     run_word,
     tls_options,
 )
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on, words_for
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ KNOWN_RUNS = 5
 
 
 @click.command("blast", cls=Command, short_help="Load every host at once, and watch who leads.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", type=FILE)
+@hosts_argument
 @click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
 @click.option(
     "--users",
@@ -163,6 +165,8 @@ KNOWN_RUNS = 5
 def command(
     *,
     hosts: tuple[str, ...],
+    listed_in: str | None,
+    only: tuple[str, ...],
     window: float,
     resume: str | None,
     dry_run: bool,
@@ -177,8 +181,8 @@ def command(
     **load: Any,
 ) -> None:
     """Load every host at once with the same number of users, count every answer, and show who leads.
-    HOSTS are files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else
-    hosts.txt. Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
+    HOSTS are names of hosts.txt, files (`-`: standard input) or URLs; without any, all of hosts.txt.
+    Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
 
     \b
       toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
@@ -224,8 +228,9 @@ def command(
     from toolkit.store import Store
     from toolkit.units import counted, stopwatch
 
-    found = hosts_from(hosts)
-    here = machine.local_hosts(found, ask_resolver=not dry_run)
+    found = hosts_from(hosts, listed_in, only)
+    with waiting_for("Looking up the hosts' addresses"):
+        here = machine.local_hosts(found, ask_resolver=not dry_run)
     not_neutral = machine.sentence(here) if here else None
     if dry_run:
         from toolkit.cli.blast.dry import show
@@ -316,7 +321,7 @@ def command(
             sys.exit(INTERRUPTED)
 
         again = resume_command(
-            hosts,
+            hosts_words(hosts, listed_in, only),
             run,
             database=database,
             non_neutral=non_neutral,
@@ -409,7 +414,8 @@ def _show_end(
             raise failure(code, lines, run=run, is_begun=False, resume_command=again)
         click.echo("Stopped before the first request", err=True)
         return INTERRUPTED
-    last = stored.board()
+    with waiting_for("Reading"):
+        last = stored.board()
     if last is not None and last.at_s is not None:
         if as_json:
             print_json_board(last)

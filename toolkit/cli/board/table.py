@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
@@ -64,7 +63,10 @@ COLUMNS = (
     ),
     Column("", _change, spare=9),
     Column(
-        "host", lambda one: Text(one.name, style="red" if one.trouble else ""), widest=WIDEST_NAME
+        "host",
+        lambda one: Text(one.name, style="red" if one.trouble else ""),
+        widest=WIDEST_NAME,
+        narrowest=16,
     ),
     Column("req/s", lambda one: per_second(one.rps), right=True),
     Column("tok/s", _tokens, right=True, spare=2),
@@ -72,16 +74,16 @@ COLUMNS = (
         "TTFT p50",
         lambda one: _latency(one.ttft_p50_ms, one.streamed, FEW_FOR_P50),
         right=True,
-        spare=5,
+        spare=1,
     ),
     Column(
-        "p95",
+        "TTFT p95",
         lambda one: _latency(one.ttft_p95_ms, one.streamed, FEW_FOR_P95),
         right=True,
         spare=4,
     ),
     Column("E2E p50", lambda one: _latency(one.p50_ms, one.ok, FEW_FOR_P50), right=True, spare=3),
-    Column("p95", lambda one: _latency(one.p95_ms, one.ok, FEW_FOR_P95), right=True),
+    Column("E2E p95", lambda one: _latency(one.p95_ms, one.ok, FEW_FOR_P95), right=True),
     Column("errors", _errors, right=True),
     Column(
         "hits",
@@ -93,7 +95,7 @@ COLUMNS = (
     Column(
         "score", lambda one: DASH if one.score is None else f"{one.score:.3f}", right=True, spare=7
     ),
-    Column("verdict", _badges, widest=WIDEST_VERDICTS, spare=1),
+    Column("verdict", _badges, widest=WIDEST_VERDICTS, narrowest=16),
 )
 
 
@@ -104,7 +106,7 @@ def print_board(board: Board, events: Sequence[Event] = (), now: float | None = 
         console.print(part)  # one by one: in a pipe a sentence stays one line
 
 
-def board_table(board: Board, console: Console) -> Table:
+def board_table(board: Board, console: Console) -> RenderableType:
     """One row a host, those left out last."""
     return table_of(COLUMNS, (*board.standings, *board.left_out), console)
 

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import click
-
 from toolkit.capture.records import Losses
 from toolkit.capture.summary import LOSS_CLASSES, RequestCounter
-from toolkit.safe_text import cleaned, drawing_on
+from toolkit.cli.output import to_stderr
+from toolkit.cli.waiting import EVERY_S, PIPE_EVERY_S, fitted
+from toolkit.safe_text import drawing_on, moving_line
 from toolkit.units import counted, rate, share
 
-DRAW_EVERY_S = 1.0
 QUIET_S = 3.0
 """Nothing arrived for so long since the beginning: say so, and what else there is."""
 SHORT_LOSSES = {
@@ -30,7 +29,7 @@ LISTED = 5
 
 
 class CaptureProgress:
-    """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives.
+    """One line: on a terminal it moves, into a pipe it goes every ten seconds, and once as soon as nothing seems to arrive.
 
     `is_endless`: there is no end to wait for, so silence has to be told; `is_here`: packets are this machine's own;
     `with_answers`: a request is told with its answer, not before.
@@ -54,13 +53,13 @@ class CaptureProgress:
         self._drawn_requests = 0
         self._said_quiet = False
         self._can_draw = sys.stderr is not None and sys.stderr.isatty()
-        self._is_drawn = False
+        self._printed_s = self._began_s
 
     def show(self) -> None:
         """To be called often; draws when a second has passed."""
         now_s = time.monotonic()
         passed_s = now_s - self._drawn_s
-        if passed_s < DRAW_EVERY_S:
+        if passed_s < EVERY_S:
             return
         requests = self._counter.requests
         rate_per_s = (requests - self._drawn_requests) / passed_s
@@ -68,14 +67,12 @@ class CaptureProgress:
         is_quiet = self._is_endless and not requests and now_s - self._began_s >= QUIET_S
         if self._can_draw:
             text = self.quiet_line() if is_quiet else self.line(rate_per_s)
-            width = shutil.get_terminal_size().columns
-            terminal = drawing_on(sys.stderr)
-            terminal.write(f"\r\x1b[K{fitted(cleaned(text), width - 1)}")
-            terminal.flush()
-            self._is_drawn = True
-        elif is_quiet and not self._said_quiet:
-            self._said_quiet = True
-            click.echo(self.quiet_line(), err=True)
+            width = shutil.get_terminal_size().columns - 1
+            moving_line.draw(drawing_on(sys.stderr), fitted(text, width))
+        elif (is_quiet and not self._said_quiet) or now_s - self._printed_s >= PIPE_EVERY_S:
+            self._said_quiet |= is_quiet
+            self._printed_s = now_s
+            to_stderr(self.quiet_line() if is_quiet else self.line(rate_per_s))
 
     def line(self, rate_per_s: float) -> str:
         """What happens, in words."""
@@ -117,27 +114,6 @@ class CaptureProgress:
             if port not in self._ports
         ][:LISTED]
         return f"{line}; servers here listen on: {', '.join(others)}" if others else line
-
-    def say(self, sentence: str) -> None:
-        """Print a line for the user, above the one that moves."""
-        self.clear()
-        click.echo(sentence, err=True)
-
-    def clear(self) -> None:
-        """Take the line off the screen."""
-        if self._is_drawn:
-            terminal = drawing_on(sys.stderr)
-            terminal.write("\r\x1b[K")
-            terminal.flush()
-            self._is_drawn = False
-
-
-def fitted(text: str, width: int) -> str:
-    """As much of it as fits, in whole words: the half of a number is another number."""
-    if len(text) <= width:
-        return text
-    words = text[:width].rpartition(" ")[0].rstrip(",;: ")
-    return f"{words} …".lstrip() if len(words) <= width - 2 else words
 
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

@@ -9,6 +9,7 @@ from toolkit.capture.jsonl import NumberedRequest, RotatedFile, line
 from toolkit.cli.output import give_up_output, json_for_a_screen
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen
+from toolkit.safe_text import moving_line
 
 if TYPE_CHECKING:
     from toolkit.store import Store
@@ -139,6 +140,7 @@ class OutputSink:
         if self.is_closed or sys.stdout is None:
             return
         try:
+            moving_line.wipe()
             sys.stdout.flush()
             sys.stdout.buffer.write(json_for_a_screen(data))
             sys.stdout.buffer.flush()

@@ -20,9 +20,10 @@ import click
 
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.options import DURATION, FILE, INTERFACE, SIZE, database_option
-from toolkit.cli.output import say
+from toolkit.cli.output import say, to_stderr
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError, reason_of
+from toolkit.safe_text import moving_line
 from toolkit.units import counted, span
 
 if TYPE_CHECKING:
@@ -267,14 +268,14 @@ def command(
             # making it, or waiting for who makes it, may take longer
             Store.open(database).close()
             store = opened.enter_context(Store.open(database, BUSY_S))
-            stored = StoreSink(store, run, lambda lost: asdict(summary(lost)), progress.say)
+            stored = StoreSink(store, run, lambda lost: asdict(summary(lost)), to_stderr)
             sinks.append(stored)
         if jsonl is not None:
             file = RotatedFile(
                 jsonl,
                 rotate_bytes=rotate or ROTATE_BYTES,
                 keep=KEEP if keep is None else keep,
-                warn=lambda sentence: progress.say(f"Warning: {sentence}"),
+                warn=lambda sentence: to_stderr(f"Warning: {sentence}"),
             )
             written = JsonlSink(file)
             sinks.append(written)
@@ -325,7 +326,7 @@ def command(
                 intake.close()
                 raise
             intake.close()
-        progress.clear()
+        moving_line.wipe()
         found = summary(stored.lost if stored else 0)
         if stored is not None:
             try:

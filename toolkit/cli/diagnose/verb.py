@@ -13,8 +13,8 @@ import click
 
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.inputs import allow_open_files, hosts_from, tls_for
-from toolkit.cli.options import DURATION, FILE, GPU, MODEL, database_option, run_word, tls_options
+from toolkit.cli.inputs import allow_open_files, hosts_from, is_hosts_file, tls_for
+from toolkit.cli.options import DURATION, GPU, HOSTS, MODEL, database_option, run_word, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url
@@ -31,7 +31,7 @@ WIDTH = 100
 @click.command(
     "diagnose", cls=Command, short_help="Which bottleneck it is, and which lever to turn."
 )
-@click.argument("target", metavar="TARGET", type=FILE)
+@click.argument("target", metavar="TARGET", type=HOSTS)
 @click.option(
     "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
 )
@@ -78,8 +78,8 @@ def command(
     ca: str | None,
 ) -> None:
     """Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and
-    which indicator to watch. TARGET is a URL or a hosts file, whose servers are looked at for
-    --interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
+    which indicator to watch. TARGET is a URL, a name of hosts.txt or a hosts file, whose servers are looked
+    at for --interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
     blast with what scout saw beside it.
 
     \b
@@ -139,13 +139,13 @@ def command(
     if RUN.fullmatch(target):
         seen = hosts_of_run(target, database)
     else:
-        is_word = target != "-" and "/" not in target and not Path(target).suffix
-        if is_word and not looks_like_url(target) and not Path(target).exists():
-            raise ToolkitError(
-                f"`{target}` is no run, no URL and no file of hosts",
-                "A run goes by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
-            )
-        hosts = hosts_from([target])
+        try:
+            hosts = hosts_from([target])
+        except ToolkitError as refusal:
+            if looks_like_url(target) or is_hosts_file(target):
+                raise
+            runs = "a run goes by the id that `toolkit runs` lists"
+            raise ToolkitError(refusal.message, f"{refusal.hint}; {runs}") from refusal
         allow_open_files()
         tls = tls_for(insecure=insecure, ca=ca)
         seen, stopped = look_at(hosts, interval_s=interval, timeout_s=timeout, tls=tls)

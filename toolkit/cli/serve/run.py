@@ -52,7 +52,7 @@ async def serve_stack(stack: Stack, notify: Notify, read_again: Callable[[], Sta
     for line in engine_lines(stack):
         to_stderr(line)
     with held(folder), ServeEvents(stack) as events, contextlib.ExitStack() as signs:
-        signs.enter_context(waiting_for("Starting"))
+        starting = signs.enter_context(waiting_for("Starting"))
         made = None
         for setting in stack.engines:
             if setting.kind == "tiny":
@@ -78,11 +78,12 @@ async def serve_stack(stack: Stack, notify: Notify, read_again: Callable[[], Sta
             blasting=lambda: blast_on(stack.database),
         )
         supervisor = StackSupervisor(stack, outside)
+        starting.figures = supervisor.states
 
         def end() -> None:
             signs.close()
             to_stderr(ENDING)
-            signs.enter_context(waiting_for("Ending"))
+            signs.enter_context(waiting_for("Ending")).figures = supervisor.states
             supervisor.stopping.set()
 
         # at a second signal each engine's reaper sees that we are gone, and ends its family

@@ -182,6 +182,9 @@ def command(
                     "Begin a new one",
                 ) from error
 
+        def show_now(what: str) -> None:
+            waiting.what = what
+
         tools = Tools(
             command=(sys.executable, str(PARENT_DEATH), str(os.getpid()), *TOOLKIT),
             # its own files lie beside the database
@@ -189,6 +192,7 @@ def command(
             database=database.resolve(),
             impossible=impossible_in(plan, sim=sim),
             say=lambda sentence: click.echo(sentence, err=True),
+            now=show_now,
             sim=sim,
         )
         measuring = Sweep(plan, store, run.id, tools)
@@ -198,7 +202,10 @@ def command(
         if not show and run.ended_at is None:
             try:
                 # SIGTERM and a closed terminal end it as Ctrl-C does
-                with signals_raise(lambda _: KeyboardInterrupt()), waiting_for("Measuring"):
+                with (
+                    signals_raise(lambda _: KeyboardInterrupt()),
+                    waiting_for("Measuring") as waiting,
+                ):
                     measuring.run()
             except KeyboardInterrupt:
                 go_on = command_on(database, "sweep", "--resume", run.id)
@@ -215,7 +222,7 @@ def command(
     if chart:
         from toolkit.tuning.sweep_chart import draw
 
-        with writing("Chart", chart, "--chart"):
+        with writing("Chart", chart, "--chart"), waiting_for("Drawing"):
             draw(plan, rows, chart)
     if html:
         from toolkit.tuning.pages import sweep_page
