@@ -287,7 +287,17 @@ NOT_VALID = "not valid for ranking"
 """So begins the text of a mark that says why a run ranks nobody."""
 
 EventKind = Literal[
-    "start", "resume", "stop", "phase", "mark", "restart", "model", "config", "freeze", "reveal"
+    "start",
+    "resume",
+    "stop",
+    "phase",
+    "mark",
+    "restart",
+    "model",
+    "config",
+    "freeze",
+    "reveal",
+    "uncover",
 ]
 
 

@@ -112,21 +112,25 @@ def rank_chart(
     names: Sequence[str],
     styles: Mapping[str, LineStyle],
     note: str = "",
+    above: int = 0,
 ) -> Markup:
     """A line for each host in `names`, which stand in the table's order; what happened is marked where it happened.
 
-    The first place is on top. Tied hosts share a rank but not a line: they stand side by side, in the table's order.
+    The first place is on top. Tied hosts share a rank but not a line: they stand side by side, in the table's order. Beside
+    a later page of the table the `above` first ones have no line, and the place below them is on top.
     """
     until = time_of_day(ranks.times[-1] if ranks.times else None)
-    alt = f"Ranks until {until}; now from the first: {', '.join(names)}"
+    drawn = names[above:]
+    order_words = f"from place {above + 1}" if above else "from the first"
+    alt = f"Ranks until {until}; now {order_words}: {', '.join(drawn)}"
     frame = ChartFrame(key="ranks", title="Rank over time", alt=alt, axes=note)
-    if len(ranks.times) < 2 or not names:
+    if len(ranks.times) < 2 or not drawn:
         return empty(frame, "Ranks are drawn here once the blast is a few seconds old.")
     # evenly spread, the last always among them
     count = len(ranks.times)
     moments = range(count - 1, -1, -count // MOST_POINTS)[::-1]
     x = Scale(ranks.times[moments[0]], ranks.times[-1])
-    points: dict[str, list[Point | None]] = {name: [] for name in names}
+    points: dict[str, list[Point | None]] = {name: [] for name in drawn}
     for moment in moments:
         ranked = sorted(
             (rank, order)
@@ -136,21 +140,21 @@ def rank_chart(
         here: dict[str, Point] = {}
         row = 0
         for rank, order in ranked:
-            # A host below the drawn ones leaves its line at the chart's foot. The first place's row is on top, the last's
-            # at the foot, as the table's rows stand.
+            # A host above or below the drawn ones leaves its line at the chart's head or foot. The first place's row is on
+            # top, the last's at the foot, as the table's rows stand.
             row = max(row + 1, rank)
-            level = 1 - (min(row, len(names) + 1) - 0.5) / len(names)
+            level = 1 - (min(max(row - above, 0), len(drawn) + 1) - 0.5) / len(drawn)
             here[names[order]] = (x.at(ranks.times[moment]), level)
-        for name in names:
+        for name in drawn:
             points[name].append(here.get(name))
 
     lines, ends = [], []
-    for name in names:
+    for name in drawn:
         known = [rank for rank in ranks.ranks.get(name, ()) if rank is not None]
         title = f"{name}: now {known[-1]}, best {min(known)}, worst {max(known)}" if known else name
         lines.append(line(name, points[name], styles.get(name, NOBODY), title=title))
         last = points[name][-1]
-        if last is not None and last[1] >= 0:
+        if last is not None and 0 <= last[1] <= 1:
             style = host_style(name, styles)
             ends.append(word(name, x=1, y=last[1], class_="end", style=style, data_host=name))
 
@@ -168,7 +172,7 @@ def rank_chart(
         else:
             of_host = [point for point in points.get(event.name, ()) if point is not None]
             level = min(of_host, key=lambda point: abs(point[0] - at), default=(at, -1.0))[1]
-        if level < 0:
+        if not 0 <= level <= 1:
             continue
         beside = sum(abs(at - there) < CROWDED and level == height for there, height in taken)
         taken.append((at, level))

@@ -29,6 +29,10 @@ THEMES = {"": "as the browser prefers", "dark": "dark", "light": "light"}
 def current() -> Address:
     """What is set: what the link says when it is new, else each widget's word."""
     state, link = st.session_state, st.query_params.to_dict()
+    if "presenter" in link:
+        # out of the address bar, which a hall can read; this tab keeps what it may do
+        state["presenter"] = link.pop("presenter")
+        st.query_params.from_dict(link)
     if state.get("link") != link:
         # the page was opened, a link of its own was followed, or the browser went back: widgets begin anew from there
         state["link"], state["address"] = link, parsed(link)

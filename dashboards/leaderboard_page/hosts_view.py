@@ -137,7 +137,13 @@ def _ranking(
 
 
 def hosts_view(
-    source: DatabaseSource, found: ReadResult, address: Address, *, now: float, viewers: int
+    source: DatabaseSource,
+    found: ReadResult,
+    address: Address,
+    name: str,
+    *,
+    now: float,
+    viewers: int,
 ) -> bytes:
     """The whole page; of a frozen board's run it shows nothing that came after the freeze."""
     run, until = None, inf
@@ -155,7 +161,7 @@ def hosts_view(
     if not seen.inventory.words and run is None:
         return _bytes(feeding(found.trouble))
     drawn = source.once((*key, "drawn"), seen, lambda: _bytes(_body(seen)))
-    head = _bytes(_head(seen, found, now=now, viewers=viewers))
+    head = _bytes(_head(seen, found, name, now=now, viewers=viewers))
     return with_view(head, address) + drawn
 
 
@@ -163,7 +169,7 @@ def _bytes(html: Markup) -> bytes:
     return html.encode("utf-8", "replace")
 
 
-def _head(seen: Known, found: ReadResult, *, now: float, viewers: int) -> Markup:
+def _head(seen: Known, found: ReadResult, name: str, *, now: float, viewers: int) -> Markup:
     """How far the preparation is, which command comes next, and the few figures that matter most."""
     there, run = seen.inventory, found.feed and found.feed.run
     last_at = max((each.at for each in seen.newest), default=None)
@@ -186,7 +192,7 @@ def _head(seen: Known, found: ReadResult, *, now: float, viewers: int) -> Markup
     trouble = tag("p", icon("warning"), found.trouble, class_="trouble", role="status")
     strip = tag(
         "header",
-        tag("h1", "Leaderboard" if run is None else "Hosts", class_="title"),
+        tag("h1", name if run is None else f"{name}: hosts", class_="title"),
         tag("ul", [_fact(*fact) for fact in facts], class_="facts"),
         trouble if found.trouble else None,
         class_="strip",

@@ -191,8 +191,37 @@ function grow(state) {
   }
 }
 
+// --- the event's clock runs between two ticks, too ---
+
+function stopwatch(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const padded = String(rest).padStart(2, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${padded}` : `${minutes}:${padded}`;
+}
+
+function run(state) {
+  for (const clock of state.root.querySelectorAll(".runs")) {
+    const passed = (performance.now() - state.began) / 1000;
+    const text = stopwatch(clock.dataset.of ? Number(clock.dataset.of) - passed : passed);
+    if (clock.textContent !== text) clock.textContent = text;
+  }
+}
+
+function setClock(state) {
+  const clock = state.root.querySelector(".runs");
+  if (!clock) return;
+  const began = state.taken - 1000 * Number(clock.dataset.from);
+  // the quickest message so far is right: a slow one would set the clock back by a second
+  state.began = Math.abs(began - state.began) < 3000 ? Math.min(began, state.began) : began;
+}
+
 function tick(state) {
-  if (state.root.isConnected) return grow(state);
+  if (state.root.isConnected) {
+    grow(state);
+    run(state);
+    return;
+  }
   clearInterval(state.timer);
   state.timer = 0;
 }
@@ -252,11 +281,11 @@ export default function ({ data, parentElement }) {
     const root = parentElement.querySelector(":scope > .live") ?? document.createElement("div");
     root.className = "live";
     parentElement.append(root);
-    state = { root, html: null, taken: 0, timer: 0 };
+    state = { root, html: null, taken: 0, timer: 0, began: NaN };
     roots.set(parentElement, state);
     listen();
   }
-  if (!state.timer) state.timer = setInterval(tick, 1000, state);
+  if (!state.timer) state.timer = setInterval(tick, 200, state);
   if (state.html === html) return;
   const next = document.createElement("template");
   next.innerHTML = html;
@@ -264,6 +293,8 @@ export default function ({ data, parentElement }) {
   takeChildren(state.root, next.content);
   state.html = html;
   state.taken = performance.now();
+  setClock(state);
+  run(state);
   for (const plot of state.root.querySelectorAll('[data-chart="tradeoff"] .plot')) {
     resized.observe(plot);
     placeNames(plot);

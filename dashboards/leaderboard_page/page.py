@@ -17,13 +17,15 @@ import streamlit as st
 
 from leaderboard_page import controls
 from leaderboard_page.address import Address
+from leaderboard_page.branding import Branding, branding
 from leaderboard_page.collector import keep_quiet
 from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.live import show, style
-from leaderboard_page.scene import Scene, scene_of, usual_window_s
+from leaderboard_page.presenter import presenter_keys
+from leaderboard_page.scene import Scene, scene_of
 from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
-from toolkit.board.standings import csv_of
+from toolkit.board.standings import csv_of, usual_window_s
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 from toolkit.report.html import tag
@@ -43,11 +45,13 @@ JITTER = 0.1
 """Each viewer's intervals are up to this much longer, so that fifty who came at once do not stay in step."""
 
 
-def database() -> Path:
-    """The file that `--db` names, else TOOLKIT_DB, else the usual one."""
-    words = argparse.ArgumentParser(add_help=False)
-    words.add_argument("--db", default=os.environ.get("TOOLKIT_DB") or DATABASE)
-    return Path(words.parse_known_args(sys.argv[1:])[0].db)
+def asked() -> argparse.Namespace:
+    """What the server was started with: the database (else TOOLKIT_DB, else the usual one), a title and a logo."""
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    words.add_argument("--db", type=Path, default=os.environ.get("TOOLKIT_DB") or DATABASE)
+    words.add_argument("--title", default=Branding().title)
+    words.add_argument("--logo")
+    return words.parse_known_args(sys.argv[1:])[0]
 
 
 @st.cache_resource(show_spinner=False)
@@ -59,29 +63,37 @@ def source_of(path: Path) -> DatabaseSource:
 
 def main() -> None:
     """One viewer's page."""
-    st.set_page_config(page_title="Leaderboard", page_icon=str(ICON), layout="wide")
+    given = asked()
+    brand = branding(given.title, given.logo)
+    st.set_page_config(page_title=brand.title, page_icon=str(ICON), layout="wide")
     address = controls.current()
     style(address.theme)
-    source = source_of(database())
+    source = source_of(given.db)
     scene = scene_of(source, address, time.time())
     if isinstance(scene, Scene) and address.view is None:
-        (kiosk if address.kiosk else page)(source, address, scene)
+        (kiosk if address.kiosk else page)(source, address, scene, brand)
     else:
-        every(FAST_S, hosts, source, address)
+        if brand.logo:
+            st.html(brand.logo)
+        every(FAST_S, hosts, source, address, brand.title)
 
 
-def kiosk(source: DatabaseSource, address: Address, scene: Scene) -> None:
+def kiosk(source: DatabaseSource, address: Address, scene: Scene, brand: Branding) -> None:
     """One screen without controls."""
     st.html("<div class='kiosk-mark'></div>")
-    every(FAST_S, fast, source, address, drawn(scene))
+    if brand.logo:
+        st.html(brand.logo)
+    every(FAST_S, fast, source, address, drawn(scene), brand.title)
 
 
-def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
+def page(source: DatabaseSource, address: Address, scene: Scene, brand: Branding) -> None:
     """The whole page, from the toolbar to the method."""
     first_s, last_s = scene.feed.start_s, scene.feed.end_s or scene.feed.start_s
     names = [host.name for host in scene.feed.hosts]
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
-        st.html(title(scene.run), width="stretch")
+        if brand.logo:
+            st.html(brand.logo, width="content")
+        st.html(title(scene.run, brand.title), width="stretch")
         controls.ranking(address, usual_window_s(scene.run))
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
@@ -91,7 +103,7 @@ def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
     with st.container():
         controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
-    every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
+    every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene), brand.title)
     with st.container(key="beside"):
         if address.host in names or address.event is not None:
             every(SLOW_S, draw, source, address, "panel")
@@ -124,26 +136,29 @@ def as_csv(source: DatabaseSource, address: Address) -> bytes:
 # --- the parts, each in a fragment ----------------------------------------------------------------
 
 
-def hosts(source: DatabaseSource, address: Address) -> None:
+def hosts(source: DatabaseSource, address: Address, name: str) -> None:
     """What is known of the hosts; once there is a blast, its leaderboard instead, unless the link asks for this."""
     found = source.read(address.run)
     if found.feed is not None and address.view is None:
         st.rerun()
     viewers = source.present(st.session_state.setdefault("viewer", uuid.uuid4().hex))
-    show(hosts_view(source, found, address, now=time.time(), viewers=viewers), key="hosts")
+    page_now = hosts_view(source, found, address, name, now=time.time(), viewers=viewers)
+    show(page_now, key="hosts")
 
 
-def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...]) -> None:
-    """Strip, figures and leaderboard."""
+def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...], name: str) -> None:
+    """Strip, figures and leaderboard; for the presenter of a reveal the key that uncovers the next place."""
     scene = at_the_moment(source, address)
     if scene is None or drawn(scene) != laid_out:
         st.rerun()
         return
     viewer = st.session_state.setdefault("viewer", uuid.uuid4().hex)
     try:
-        show(scene.fast(source.present(viewer)), key="fast")
+        show(scene.fast(source.present(viewer), name), key="fast")
     except ToolkitError as error:
         show(tag("p", sentence(error), class_="trouble").encode("utf-8", "replace"), key="fast")
+    if "presenter" in st.session_state:
+        presenter_keys(scene, st.session_state["presenter"])
 
 
 def draw(source: DatabaseSource, address: Address, part: str) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 from urllib.parse import quote
 
 from leaderboard_page.address import MOST_ROWS, parsed
+from leaderboard_page.branding import Branding
 from leaderboard_page.scene import Scene, scene_of
 from leaderboard_page.sections import feeding
 from leaderboard_page.source import DatabaseSource, sentence
@@ -65,6 +66,7 @@ def publish(
     folder: Path,
     query: Mapping[str, str],
     *,
+    brand: Branding,
     stop: threading.Event,
     say: Callable[[str], object],
     count: int | None = None,
@@ -82,13 +84,13 @@ def publish(
         while True:
             due_s, now = time.monotonic() + EVERY_S, time.time()
             scene = scene_of(source, address, now)
-            write_all(write, scene, now)
+            write_all(write, scene, now, brand)
             refreshes += 1
             if isinstance(scene, Scene) and is_final(scene):
                 # which is written above already: nobody waits for the replay to see it
                 replay = replay_of(scene, stop, say)
                 if replay is not None:
-                    write_all(write, scene, time.time(), replay)
+                    write_all(write, scene, time.time(), brand, replay)
                     say(f"`{folder}` holds the final standings and their replay")
                     return
             elif isinstance(scene, Scene) and scene.board.ended and not is_kept_waiting:
@@ -115,6 +117,7 @@ def write_all(
     write: Write,
     scene: Scene | str | None,
     now: float,
+    brand: Branding,
     replay: Mapping[str, list[Any]] | None = None,
 ) -> None:
     """Write each file as it should be now."""
@@ -124,7 +127,10 @@ def write_all(
     final = isinstance(scene, Scene) and is_final(scene)
     try:
         if isinstance(scene, Scene):
-            top = {"title": title(scene.run), "fast": _unlinked(scene.fast(viewers=0))}
+            top = {
+                "title": title(scene.run, brand.title),
+                "fast": _unlinked(scene.fast(viewers=0, name=brand.title)),
+            }
             # lines of a hundred hosts can be told apart by nobody
             few = replace(scene, address=replace(scene.address, top=None))
             keep_s = 0.0 if final else CHARTS_S
@@ -144,7 +150,7 @@ def write_all(
     }
     frames = None if replay is None else json.dumps(replay, separators=(",", ":"))
     # first, as it bears the signature
-    write("index.html", document(top | below, state, frames))
+    write("index.html", document(top | below, state, frames, brand))
     write("charts.json", json.dumps({"charts": state["charts"], "parts": below}))
     write("standings.json", json.dumps(standings))
     write("replay.json", frames)
@@ -152,7 +158,9 @@ def write_all(
     write("live.json", json.dumps(state | {"parts": top}))
 
 
-def document(parts: Mapping[str, str], state: Mapping[str, Any], frames: str | None) -> str:
+def document(
+    parts: Mapping[str, str], state: Mapping[str, Any], frames: str | None, brand: Branding
+) -> str:
     """The one file that is a page by itself."""
     # the module that Streamlit loads is here a function that the script calls
     patching = (_HERE / "live.js").read_text().replace("export default function", "return function")
@@ -172,7 +180,7 @@ def document(parts: Mapping[str, str], state: Mapping[str, Any], frames: str | N
         Markup(
             f'<link rel="icon" href="data:image/svg+xml,{quote((_HERE / "icon.svg").read_text())}">'
         ),
-        tag("title", "Leaderboard"),
+        tag("title", brand.title),
         Markup(f"<style>\n{style}</style>"),
         # without a script it would not grow
         tag("noscript", Markup("<style>.facts .data { display: none; }</style>")),
@@ -195,6 +203,8 @@ def document(parts: Mapping[str, str], state: Mapping[str, Any], frames: str | N
     main = tag(
         "main",
         tag("noscript", tag("p", scriptless, class_="scriptless")),
+        # not in live.json, which every viewer asks for again and again
+        brand.logo,
         part("title"),
         tag("p", silent, id="silent", role="status", hidden=True),
         tag("div", bar, id="replay", role="group", aria_label="Replay", hidden=True),
@@ -238,7 +248,7 @@ def replay_of(
             said_s = time.monotonic()
             say(f"{len(frames)} of {len(moments)} moments")
         then = replace(scene, address=replace(scene.address, t=at_s))
-        html = _SPARKLINE.sub("", _unlinked(then.fast(viewers=0)))
+        html = _SPARKLINE.sub("", _unlinked(then.fast(viewers=0, name="")))
         frames.append([pieces.setdefault(piece, len(pieces)) for piece in _PIECES.split(html)])
     return {
         "at": list(moments),

@@ -2,7 +2,7 @@
 
 All viewers with the same settings get the same bytes, built once. It draws with the other modules here, ranks nothing,
 and lets ToolkitError through when a part was never built and the database is in trouble. A *freeze* holds the standings
-still until a *reveal* uncovers their rows, the last first (reveal.py).
+still until a *reveal* uncovers their rows, the last first (toolkit/board/reveal.py), and ends with who won.
 """
 
 import sys
@@ -22,8 +22,8 @@ from leaderboard_page.charts import (
     solid,
     tradeoff_chart,
 )
+from leaderboard_page.finale import CATEGORIES, finale
 from leaderboard_page.provenance import provenance
-from leaderboard_page.reveal import covered_places, frozen_before
 from leaderboard_page.sections import (
     bench_results,
     differences,
@@ -35,12 +35,13 @@ from leaderboard_page.sections import (
 )
 from leaderboard_page.source import DatabaseSource, ReadResult
 from leaderboard_page.standings_table import table
-from leaderboard_page.strip import kpis, planned_s, strip
+from leaderboard_page.strip import kpis, planned_s, strip, title
 from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
 from toolkit.board.ranking import may_lead
-from toolkit.board.standings import WINDOW_S, Board, Standing, reasons
+from toolkit.board.reveal import Reveal
+from toolkit.board.standings import Board, Standing, reasons, usual_window_s
 from toolkit.records import Event, RequestRecord, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
@@ -49,6 +50,8 @@ from toolkit.units import UNKNOWN
 SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
 SPARK_POINTS = 30
+TURN_S = 12.0
+"""A television shows one page of the table so long: ten rows can be read, and two dozen hosts come by in half a minute."""
 SIGHTED_BEFORE_S = 3600
 """Sightings of the hour before a blast show its hosts' settings, too."""
 
@@ -80,12 +83,8 @@ class Scene:
     def board(self) -> Board:
         """The standings that every part shows; during a reveal none later than the freeze."""
         at_s = self.address.t
-        if self._reveal is not None:
-            frozen_s, _ = self._reveal
-            at_s = frozen_s if at_s is None else min(at_s, frozen_s)
-        return self._board_at(at_s)
-
-    def _board_at(self, at_s: int | None) -> Board:
+        if self.reveal is not None and self._still_covered:
+            at_s = self.reveal.frozen_s if at_s is None else min(at_s, self.reveal.frozen_s)
         return self.feed.board(
             window_s=self.window_s,
             at_s=at_s,
@@ -95,19 +94,37 @@ class Scene:
         )
 
     @cached_property
-    def _reveal(self) -> tuple[int, range] | None:
-        """While a reveal is under way: the second of the freeze before it, and the places that are still covered."""
-        found = frozen_before(self._all_events)
-        if found is None:
-            return None
-        frozen_s, revealed_at = found
-        places = covered_places(revealed_at, self.now, len(self._board_at(None).standings))
-        return (frozen_s, places) if places else None
+    def reveal(self) -> Reveal | None:
+        """The reveal that followed the last freeze, under way or over."""
+        return self.feed.reveal()
+
+    @cached_property
+    def _still_covered(self) -> range:
+        if self.reveal is None:
+            return range(0)
+        return self.reveal.covered(self.now, len(self.feed.revealed().standings))
 
     @property
     def covered(self) -> range:
         """The table's covered places; a past moment has none, as it lies before the freeze."""
-        return self._reveal[1] if self._reveal and self.address.t is None else range(0)
+        return self._still_covered if self.address.t is None else range(0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reveal has come to its end, which names who won."""
+        has_more = self._still_covered or self.address.t is not None
+        return self.reveal is not None and not has_more
+
+    @cached_property
+    def pages(self) -> tuple[int, int]:
+        """Which page of the table is shown, from 0, and of how many: they turn on a television, and go with a reveal."""
+        shown = self.feed.revealed() if self.covered else self.board
+        hosts = len(shown.standings) + (0 if self.covered else len(shown.left_out))
+        count = max(1, -(-hosts // self.address.rows))
+        if self.covered:
+            # where the place stands that was uncovered last
+            return min(len(self.covered), hosts - 1) // self.address.rows, count
+        return (int(self.now / TURN_S) % count if self.address.kiosk else 0), count
 
     @cached_property
     def in_row_order(self) -> tuple[Standing, ...]:
@@ -152,34 +169,31 @@ class Scene:
         return 2 if length_s <= 300 else 5 if length_s <= 1800 else 10
 
     @cached_property
-    def _all_events(self) -> list[Event]:
-        return self.feed.events()
-
-    @cached_property
     def events(self) -> list[Event]:
         """What had happened by the moment that is looked at; a reveal only once it is over."""
         at_s = self.board.at_s
         return [
             event
-            for event in self._all_events
+            for event in self.feed.events()
             if (at_s is None or event.at < at_s + 1)
-            and not (self._reveal and event.kind == "reveal")
+            and not (self._still_covered and event.kind == "reveal")
         ]
 
     # --- the parts --------------------------------------------------------------------------------
 
-    def fast(self, viewers: int) -> bytes:
-        """Strip, figures and leaderboard; in a kiosk the rank chart beside it."""
+    def fast(self, viewers: int, name: str) -> bytes:
+        """Strip, figures and leaderboard; in a kiosk under the page's name, with the rank chart beside it."""
         head = strip(
             self.board,
             self.run,
             now=self.now,
+            measured_s=self.feed.measured_s,
             events=self.events,
             viewers=viewers,
             replayed=self.address.t is not None,
             trouble=self.read.trouble,
             revealing=bool(self.covered),
-            titled=self.address.kiosk,
+            heading=title(self.run, name) if self.address.kiosk else None,
         )
         return _bytes(head) + self.part("board", keep_s=0.0)
 
@@ -198,7 +212,9 @@ class Scene:
             address.kiosk,
             (address.host, address.event) if name == "panel" else None,
             address.compare if name in {"panel", "compare"} else None,
-            len(self._reveal[1]) if self._reveal else 0,
+            len(self._still_covered),
+            self.is_over,
+            self.pages if name == "board" else None,
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
         )
@@ -214,16 +230,28 @@ class Scene:
 
     def _leaderboard(self) -> Markup:
         """Provenance, cards, and the table of standings; in a kiosk the rank chart beside it."""
-        # during a reveal the uncovered rows show the run's end
-        board = self._board_at(None) if self.covered else self.board
+        # During a reveal the uncovered rows show the run's end, ranked as the organizer said: a viewer's own ranking would
+        # uncover another host first, and with it what is still covered for others.
+        board = self.feed.revealed() if self.covered else self.board
+        if self.is_over:
+            cards = finale(
+                self.feed.revealed(),
+                best_honest=self.feed.revealed(honest=True),
+                categories={
+                    rank_by: self.feed.revealed(rank_by, honest=False) for rank_by in CATEGORIES
+                },
+            )
+        else:
+            cards = kpis(board, covered=bool(self.covered))
         line = provenance(board, self.run, self.events, can_switch=not self.address.kiosk)
-        above = (line, kpis(board, covered=bool(self.covered)))
+        above = (line, cards)
 
         if not self.covered:
             board = replace(board, standings=self.in_row_order)
 
-        rows = self.address.rows
-        shown = board.standings[:rows]
+        rows, (page, pages) = self.address.rows, self.pages
+        first = page * rows
+        shown = board.standings[first : first + rows]
         points = max(2, min(SPARK_POINTS, self.window_s // self.step_s))
         lines = {
             one.name: self.feed.sparkline(
@@ -236,17 +264,27 @@ class Scene:
             styles=self.styles,
             sparklines=lines,
             rows=rows,
+            first=first,
+            pages=self.address.kiosk,
             covered=self.covered,
             down_since=self.down_since,
         )
         if self.address.kiosk:
-            both = tag("div", self._rank_chart(), standings, class_="side-by-side")
-            style = f"--rows:{max(1, len(shown))}"
-            return tag("div", above, both, class_="kiosk", style=style)
+            hosts = len(board.standings) + (0 if self.covered else len(board.left_out))
+            turning = None
+            if pages > 1:
+                others = f"{hosts - min(rows, hosts - first)} more"
+                turning = tag(
+                    "p", tag("b", others), f" · page {page + 1} of {pages}", class_="turning"
+                )
+            both = tag("div", self._rank_chart(first), standings, class_="side-by-side")
+            style = f"--rows:{max(1, min(rows, hosts))};--shown:{max(1, len(shown))}"
+            return tag("div", above, both, turning, class_="kiosk", style=style)
 
-        more = len(board.standings) - rows
+        more = len(board.standings) - len(shown)
         below = tag("p", f"and {more} more", class_="nothing") if more > 0 else None
-        places = enumerate((*shown, *board.left_out), 1)
+        listed = shown if self.covered else (*shown, *board.left_out)
+        places = enumerate(listed, first + 1)
         uncovered = [one for place, one in places if place not in self.covered]
         return Markup.joined((above, standings, below, evidence(uncovered)))
 
@@ -280,12 +318,15 @@ class Scene:
             ranks = Ranks(times=ranks.times[:count], ranks=before)
         return ranks
 
-    def _rank_chart(self) -> Markup:
-        names = [one.name for one in self.board.standings[: self.address.rows]]
+    def _rank_chart(self, first: int = 0) -> Markup:
+        """Of the hosts whose rows stand behind the `first` ones."""
+        names = [one.name for one in self.board.standings[: first + self.address.rows]]
         # steps of many seconds cannot leave out single ones
         skips = self.address.skip_limited and self.board.limited_s
         note = "with the seconds in which the load generator was at its limit" if skips else ""
-        return rank_chart(self._ranks, self.events, names=names, styles=self.styles, note=note)
+        return rank_chart(
+            self._ranks, self.events, names=names, styles=self.styles, note=note, above=first
+        )
 
     def _chosen(self, names: Sequence[str]) -> list[Standing]:
         """The standings of hosts by name; who is not in this run is left out."""
@@ -362,7 +403,7 @@ class Scene:
         Behind a freeze stands only a capture that saw nothing later.
         """
         store, at_s = self.source.store, self.board.at_s
-        is_frozen = self.board.frozen_at_s is not None or self._reveal is not None
+        is_frozen = self.board.frozen_at_s is not None or bool(self._still_covered)
         latest = self.now if at_s is None or self.address.t is None else at_s
         if is_frozen:
             latest = min(latest, at_s or latest)
@@ -394,12 +435,6 @@ def _summaries(shots: Sequence[RequestRecord], run: Run) -> list[HostSummary]:
     return [
         summary(of_host, name=name, url=url, run=run.id) for (name, url), of_host in by_host.items()
     ]
-
-
-def usual_window_s(run: Run) -> int:
-    """The window a run asks to be ranked by (`window_s` of its settings), else 15 minutes."""
-    written = str(run.plan.get("window_s") or "")
-    return int(written) if written.isdecimal() and int(written) > 0 else WINDOW_S
 
 
 def _bytes(html: Markup) -> bytes:

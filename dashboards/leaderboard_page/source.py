@@ -114,6 +114,11 @@ class DatabaseSource:
             trouble = f"The run {run_id} is not in the database; this is the newest one."
         return ReadResult(feed=feed, runs=runs, version=version, trouble=trouble)
 
+    def forget(self) -> None:
+        """Let the next viewer read anew: something was just written."""
+        with self._lock:
+            self._reads = {run_id: (-inf, found) for run_id, (_, found) in self._reads.items()}
+
     # --- what all viewers share -------------------------------------------------------------------
 
     def once(

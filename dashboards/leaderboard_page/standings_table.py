@@ -111,10 +111,15 @@ def table(
     styles: Mapping[str, LineStyle],
     sparklines: Mapping[str, Sequence[float]],
     rows: int,
+    first: int = 0,
+    pages: bool = False,
     covered: Collection[int] = (),
     down_since: Mapping[str, float] | None = None,
 ) -> Markup:
-    """The leaderboard's first `rows` hosts, and those left out of an honest one below them."""
+    """The leaderboard's `rows` hosts behind the `first` ones, and those left out of an honest one below them.
+
+    With `pages` all hosts, those left out as the last, make pages of so many rows.
+    """
     # nothing of a covered row may be seen, its rate in the length of the others' bars neither
     seen = [one for place, one in enumerate(board.standings, 1) if place not in covered]
     seen += () if covered else board.left_out
@@ -146,7 +151,7 @@ def table(
     heads.insert(1, heading("spark", "trend"))
     heads = [heading("rank", "#"), heading("move", "1 / 5 min"), heading("host", "host"), *heads]
     shown = []
-    for place, one in enumerate(board.standings[:rows], 1):
+    for place, one in enumerate(board.standings[first : first + rows], first + 1):
         if place in covered:
             rank = tag("td", tag("span", place, class_="rank"), class_="c-rank")
             hidden = tag("td", "still covered", colspan=len(FIGURES) + 3)
@@ -157,18 +162,21 @@ def table(
             style, since = host_style(one.name, styles), (down_since or {}).get(one.name)
             row = _row(one, place, board.rank_by, bars, spark, style, since)
         shown.append(row)
-    out = None
-    if board.left_out and not covered:
+    out, below = None, board.left_out
+    if pages:
+        ranked = len(board.standings)
+        below = below[max(0, first - ranked) : max(0, first + rows - ranked)]
+    if below and not covered:
         count = len(board.left_out)
         hosts = "1 host is" if count == 1 else f"{count} hosts are"
         text = f"{hosts} left out of the honest board; the badge says why"
         across = tag("td", text, colspan=len(FIGURES) + 4)
         divider = tag("tr", across, class_="divider", data_key="out")
-        below = [
+        lines = [
             _row(one, None, board.rank_by, bars, None, host_style(one.name, styles), None)
-            for one in board.left_out
+            for one in below
         ]
-        out = tag("tbody", divider, below, id="left-out")
+        out = tag("tbody", divider, lines, id="left-out")
     caption = (
         f"Standings by {RANKINGS[board.rank_by].name}{', honest board' if board.honest else ''}"
     )
@@ -176,7 +184,8 @@ def table(
         "table",
         tag("caption", f"{caption}, at {time_of_day(board.at_s)}", class_="unseen"),
         tag("thead", tag("tr", heads)),
-        tag("tbody", shown, id="standings"),
+        # each page is a node of its own, so that it comes in as one (page.css)
+        tag("tbody", shown, id="standings", data_key=f"page/{first}" if pages else None),
         out,
         id="board",
         class_="board",

@@ -24,18 +24,20 @@ def strip(
     run: Run,
     *,
     now: float,
+    measured_s: int | None,
     events: Sequence[Event] = (),
     viewers: int = 0,
     replayed: bool = False,
     trouble: str | None = None,
     revealing: bool = False,
-    titled: bool = False,
+    heading: Markup | None = None,
 ) -> Markup:
     """How the blast stands: phase, clock, window, age of the data, and what limits their worth.
 
-    `now` is the serving machine's wall clock. `replayed`: a past moment is shown, chosen by the viewer. `trouble` says why
-    the figures do not follow the database. `revealing`: places are being uncovered one by one, and the other figures are
-    those of the freeze. `titled`: the page's title stands here, for want of a toolbar.
+    `now` is the serving machine's wall clock, `measured_s` the last second that was measured, which a frozen board does
+    not show. `replayed`: a past moment is shown, chosen by the viewer. `trouble` says why the figures do not follow the
+    database. `revealing`: places are being uncovered one by one, and the other figures are those of the freeze.
+    `heading`: the page's title, where no toolbar holds it.
     """
     at_s, end = board.at_s, run.started_at if board.at_s is None else board.at_s + 1.0
     phase = "over" if board.ended else "running"
@@ -46,9 +48,15 @@ def strip(
             if event.kind == "phase" and (at_s is None or event.at <= end):
                 phase = event.text
 
-    planned, left = planned_s(run), None
-    if planned and not board.ended and not replayed and run.started_at + planned - end >= 1:
-        left = tag("small", f" {stopwatch(run.started_at + planned - end)} left")
+    # The event's clock runs on behind a freeze, and between two ticks by itself (live.js). Where no more seconds are measured
+    # it stands still, as the load has.
+    if replayed:
+        clock = _running(end - run.started_at, None, runs=False)
+    else:
+        measured = run.started_at if measured_s is None else measured_s + 1.0
+        runs = not board.ended and now - measured <= STALE_S
+        passed_s = (max(now, measured) if runs else measured) - run.started_at
+        clock = _running(passed_s, None if board.ended else planned_s(run), runs=runs)
     begin_s = end - min(board.window_s, board.elapsed_s)
     window = UNKNOWN if at_s is None else f"{time_of_day(begin_s)}-{time_of_day(end)}"
 
@@ -86,7 +94,7 @@ def strip(
         frozen = _item("frozen", "board", value, tone=" info", hint=hint)
     facts = (
         _item("phase", "phase", phase),
-        _item("clock", "clock", (stopwatch(end - run.started_at), left)),
+        _item("clock", "clock", clock),
         _item("window", f"window, {span(board.window_s)}", window),
         age,
         frozen,
@@ -94,17 +102,34 @@ def strip(
     )
     return tag(
         "header",
-        title(run) if titled else None,
+        heading,
         tag("ul", facts, class_="facts"),
         tag("p", icon("warning"), trouble, class_="trouble", role="status") if trouble else None,
         class_="strip",
     )
 
 
-def title(run: Run) -> Markup:
+def title(run: Run, name: str) -> Markup:
     """The page's name, and the day and moment of the blast it shows."""
     text = f"{day(run.started_at)}, {time_of_day(run.started_at, seconds=False)}"
-    return tag("h1", "Leaderboard", tag("small", text), class_="title")
+    return tag("h1", name, tag("small", text), class_="title")
+
+
+def _running(passed_s: float, planned_s: float | None, *, runs: bool) -> Markup:
+    """How long the event has been on, and how long it will be."""
+    class_ = "runs" if runs else None
+    from_s = f"{passed_s:.1f}"
+    left = None
+    if planned_s is not None and planned_s - passed_s >= 1:
+        counting = tag(
+            "span",
+            stopwatch(planned_s - passed_s),
+            class_=class_,
+            data_from=from_s,
+            data_of=planned_s,
+        )
+        left = tag("small", " ", counting, " left")
+    return Markup.joined((tag("span", stopwatch(passed_s), class_=class_, data_from=from_s), left))
 
 
 def _item(

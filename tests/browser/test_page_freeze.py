@@ -24,6 +24,7 @@ from support.board_page import (
 from support.browser import OpenTab, Tab
 from support.page_server import page_over
 
+from toolkit.board.reveal import Terms, hashed, new_secret
 from toolkit.records import Event
 from toolkit.store import Store
 
@@ -42,9 +43,9 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def say(database: Path, kind: str, at: float) -> None:
+def say(database: Path, kind: str, at: float, text: str = "") -> None:
     with Store.open(database) as store:
-        store.add_event(Event(run=feeder.RUN, at=at, kind=kind))  # type: ignore[arg-type]
+        store.add_event(Event(run=feeder.RUN, at=at, kind=kind, text=text))  # type: ignore[arg-type]
 
 
 def downloaded(tab: Tab) -> list[dict[str, str]]:
@@ -62,6 +63,7 @@ def test_no_view_shows_a_second_after_the_freeze(
         tab = open_tab(f"{server.url}/?host=h3&cmp=h3,h8&t={STARTED_S + 190}")
         comes(tab, lambda: hosts(tab), AS_FROZEN)
         assert figure(tab, "h8", "rps") == "3.20"
+        # a moment of the past, and the last one that may be seen
         assert fact(tab, "clock") == "1:40"
         expect(tab.page.locator(".strip .frozen")).to_contain_text("frozen")
         # one error and three answers in each of a hundred seconds
@@ -89,7 +91,8 @@ def test_a_frozen_board_stands_still_while_the_blast_goes_on(
         before = tab.frames
         until(tab, lambda: tab.frames - before, lambda told: told > 9)
         assert tab.page.locator("#board").inner_html() == shown
-        assert fact(tab, "clock") == "1:40"
+        # the event's clock alone goes on, to the last second that was measured
+        comes(tab, lambda: fact(tab, "clock"), "4:20")
 
 
 def test_a_reveal_uncovers_the_last_places_first_and_the_winner_at_the_end(
@@ -111,3 +114,46 @@ def test_a_reveal_uncovers_the_last_places_first_and_the_winner_at_the_end(
         assert shown[-1] == AT_LAST
         comes(tab, lambda: fact(tab, "clock"), "3:20")
         expect(tab.page.locator(".kpis .leader")).to_contain_text("h7")
+
+
+def covered(tab: Tab) -> int:
+    return tab.page.locator("#standings tr.covered").count()
+
+
+def test_the_presenters_key_moves_all_viewers_and_nobody_elses_does(
+    database: Path, tmp_path: Path, open_tab: OpenTab
+) -> None:
+    secret = new_secret()
+    terms = Terms(every_s=None, presenter=hashed(secret))
+    with page_over(database, tmp_path) as server:
+        say(database, "reveal", time.time(), terms.written())
+        viewer = open_tab(server.url)
+        # what another reveal's secret, or the hash that the database holds, may do
+        guesser = open_tab(f"{server.url}/?kiosk=1&presenter={hashed(secret)}")
+        presenter = open_tab(f"{server.url}/?kiosk=1&presenter={secret}")
+        everybody = (viewer, guesser, presenter)
+        for tab in everybody:
+            comes(tab, lambda tab=tab: covered(tab), 8)
+        # the hall may read the address bar
+        until(presenter, lambda: presenter.page.url, lambda url: "presenter" not in url)
+        expect(presenter.page.locator(".presenter")).to_contain_text("8 left")
+        for number, key in enumerate((" ", "ArrowRight", "PageDown"), 1):
+            for tab in (viewer, guesser):
+                tab.page.keyboard.press(key)
+            presenter.page.keyboard.press(key)
+            for tab in everybody:
+                comes(tab, lambda tab=tab: covered(tab), 8 - number)
+                assert hosts(tab) == AT_LAST[-number:]
+        assert guesser.page.locator(".presenter").count() == 0
+        # a finger on a phone; and the page that is opened late is in step
+        presenter.page.locator(".presenter").click()
+        comes(viewer, lambda: covered(viewer), 4)
+        comes(late := open_tab(server.url), lambda: covered(late), 4)
+        with Store.open_readonly(database) as store:
+            kinds = [event.kind for _, event in store.events(feeder.RUN)]
+        assert kinds.count("uncover") == 4
+        for left in range(3, -1, -1):
+            presenter.page.keyboard.press("Enter")
+            comes(presenter, lambda: covered(presenter), left)
+        expect(presenter.page.locator(".podium .leader .name")).to_have_text("h7")
+        expect(presenter.page.locator(".presenter")).to_have_count(0)

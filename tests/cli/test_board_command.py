@@ -1,8 +1,14 @@
 """What `toolkit board` prints, writes and refuses."""
 
 import csv
+import hashlib
 import io
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +29,7 @@ KEYS = (
     " hit_share tied rank_change verdicts window_s at"
 ).split()
 SECONDS = 300
+TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +167,74 @@ def test_a_board_is_not_frozen_later_than_it_is_and_not_revealed_twice(
     )
 
 
+def kinds(database: Path, run: Run) -> list[str]:
+    with Store.open_readonly(database) as store:
+        return [event.kind for _, event in store.events(run.id)]
+
+
+def test_a_reveal_by_key_prints_the_presenters_link_alone_and_each_next_uncovers_a_place(
+    database: Path, run: Run
+) -> None:
+    board(database, "freeze", "--at", moment(run, 100))
+    told = board(database, "reveal", "--by-key", "--rank-by", "p95")
+    assert told.exit_code == 0, told.stderr
+    link = re.fullmatch(r"http://127\.0\.0\.1:8501/\?kiosk=1&presenter=([\w-]{22})\n", told.stdout)
+    assert link
+    with Store.open_readonly(database) as store:
+        noted = next(event for _, event in store.events(run.id) if event.kind == "reveal")
+    assert link[1] not in noted.text
+    assert json.loads(noted.text)["presenter"] == hashlib.sha256(link[1].encode()).hexdigest()
+    # the last by latency is dead, which has none; the first is the one that answers from memory
+    in_order = [each["name"] for each in rows(database, "--rank-by", "p95", "--window", "15m")]
+    said = []
+    while (told := board(database, "reveal", "--next")).exit_code == 0:
+        said.append(told.stderr)
+    assert [line.split(",")[0] for line in said] == [
+        f"Place {place}: {in_order[place - 1]}" for place in range(8, 0, -1)
+    ]
+    assert told.stderr.startswith(f"Error: no place of run `{run.id}` is covered\n")
+    # the steps are the pages' business: no list of what happened has them, nor what the event keeps
+    shown = board(database, "--window", "24h").stdout
+    assert "uncover" not in shown
+    assert "presenter" not in shown
+
+
+def test_a_presenters_keys_work_in_the_terminal_too(database: Path, run: Run) -> None:
+    board(database, "freeze", "--at", moment(run, 100))
+    words = [TOOLKIT, "board", "reveal", "--by-key", "--db", str(database)]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = ""
+        # space, Enter, the arrows, a clicker's Page Down; others do nothing, and q leaves
+        for count, key in enumerate(("x ", "\r", "\x1b[C", "\x1b[5~\x1b[B", "\x1b[6~", "q"), 1):
+            wanted = "`q` leaves" if count == 1 else f"Place {10 - count}: "
+            while wanted not in said:
+                said += os.read(ours, 4096).decode()
+            os.write(ours, key.encode())
+        assert process.wait(60) == 0
+    os.close(ours)
+    assert kinds(database, run).count("uncover") == 5
+    told = board(database, "reveal", "--next")
+    assert told.stderr.startswith("Place 3: ")
+
+
+def test_a_reveals_pace_is_the_organizers(database: Path, run: Run) -> None:
+    board(database, "freeze", "--at", moment(run, 100))
+    told = board(database, "reveal", "--every", "10s", "--honest")
+    assert "Pages uncover a place every 10 s, the last one first" in told.stderr
+    with Store.open_readonly(database) as store:
+        noted = next(event for _, event in store.events(run.id) if event.kind == "reveal")
+    assert json.loads(noted.text) == {
+        "every_s": 10,
+        "rank_by": "rps",
+        "honest": True,
+        "skip_limited": False,
+        "window_s": None,
+        "presenter": None,
+    }
+
+
 # refusals
 
 
@@ -232,6 +307,9 @@ def test_a_moment_before_the_run_is_an_error(database: Path, run: Run) -> None:
         ("--window", "15"),
         ("thaw",),
         ("--window", "5m", "freeze"),
+        ("reveal", "--by-key", "--every", "5s"),
+        ("reveal", "--next", "--honest"),
+        ("reveal", "--window", "25h"),
     ],
 )
 def test_a_wrong_command_line_is_refused(database: Path, words: tuple[str, ...]) -> None:

@@ -210,3 +210,18 @@ def test_it_follows_a_blast_and_a_signal_ends_it_in_order(
         f"{name}{twin}" for name in ARCHIVE - {"replay.json"} for twin in ("", ".gz")
     }
     assert len(standings(folder)) == 8
+
+
+def test_the_title_and_the_logo_are_the_organizers_and_no_viewer_asks_twice_for_a_logo(
+    database: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    folder = tmp_path / "page"
+    logo = str(tmp_path / "logo.svg")
+    published(database, folder, "--count", "1", "--title", "GPU Day <b>", "--logo", logo)
+    index = (folder / "index.html").read_text()
+    assert "<title>GPU Day &lt;b&gt;</title>" in index
+    assert index.count('src="data:image/svg+xml;base64,') == 1
+    live = json.loads((folder / "live.json").read_text())["parts"]
+    assert ">GPU Day &lt;b&gt;<" in live["title"]
+    assert "data:image" not in json.dumps(live)

@@ -36,7 +36,10 @@ def test_what_a_page_cannot_do_is_a_wrong_command_line(word: str) -> None:
     assert f"--serve is a page; leave {word} out" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("--port", "8600"), ("--host", "0.0.0.0")])
+@pytest.mark.parametrize(
+    "words",
+    [("--port", "8600"), ("--host", "0.0.0.0"), ("--title", "GPU Day"), ("--logo", "logo.svg")],
+)
 def test_where_a_page_is_served_goes_with_serve(words: tuple[str, str]) -> None:
     result = CliRunner().invoke(main, ["board", *words])
     assert result.exit_code == 2
@@ -51,6 +54,14 @@ def test_a_taken_port_is_refused_with_the_way_out() -> None:
         result = board("--port", str(port))
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"Error: port {port} is taken\n\nHint: Leave `--port` out" in result.stderr
+
+
+def test_a_logo_that_no_page_can_show_is_refused_before_the_page_starts(tmp_path: Path) -> None:
+    (tmp_path / "logo.svg").write_text("no picture")
+    for name, why in (("logo.svg", "is no PNG, JPEG or SVG picture"), ("none.png", "is no file")):
+        result = board("--logo", str(tmp_path / name))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"Error: `{tmp_path / name}` {why}\n")
 
 
 def test_an_address_of_another_machine_is_refused_by_name() -> None:

@@ -112,13 +112,16 @@ def test_colours_stand_out_from_the_page_and_from_each_other_for_all_eyes(theme:
 # --- ranks over time ------------------------------------------------------------------------------
 
 
-def ranked(*names: str, events: tuple[Event, ...] = (), **ranks: list[int | None]) -> Node:
+def ranked(
+    *names: str, events: tuple[Event, ...] = (), above: int = 0, **ranks: list[int | None]
+) -> Node:
     count = len(next(iter(ranks.values())))
     found = Ranks(
         times=tuple(BEGAN + 10 * n for n in range(count)),
         ranks={name: tuple(of_host) for name, of_host in ranks.items()},
     )
-    return tree(rank_chart(found, events, names=names or tuple(ranks), styles=line_styles(ranks)))
+    shown = names or tuple(ranks)
+    return tree(rank_chart(found, events, names=shown, styles=line_styles(ranks), above=above))
 
 
 def test_a_rank_is_the_height_of_a_row_and_a_level_line_has_two_points() -> None:
@@ -145,6 +148,16 @@ def test_tied_hosts_stand_side_by_side_and_who_is_below_leaves_at_the_foot() -> 
     assert corners(below, "b") == [(0.0, 1250.0), (1000.0, 750.0)]
     # one that had no rank yet begins where it got one
     assert corners(ranked(a=[1, 1, 1], b=[None, 2, 2]), "b")[0] == (500.0, 750.0)
+
+
+def test_beside_a_later_page_of_the_table_its_first_place_is_on_top() -> None:
+    # places 3 and 4 of four, and one that was first before; of three tied hosts the third in the table is here
+    chart = ranked("a", "b", "c", "d", a=[3, 1], b=[2, 1], c=[1, 1], d=[4, 4], above=2)
+    assert {line["data-host"] for line in chart.all("g", class_="line")} == {"c", "d"}
+    # c comes from two rows above: half a row over the top and more is all the same
+    assert corners(chart, "c") == [(0.0, -250.0), (1000.0, 250.0)]
+    assert corners(chart, "d") == [(0.0, 750.0), (1000.0, 750.0)]
+    assert [end.text for end in chart.all("span", class_="end")] == ["c", "d"]
 
 
 def test_a_long_run_is_thinned_and_its_last_moment_stays() -> None:

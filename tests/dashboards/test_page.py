@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from leaderboard_page.address import USUAL, Address
 from leaderboard_page.page import as_csv, source_of
+from leaderboard_page.scene import TURN_S
 from support import feeder
 from support.feeder import BEGAN, SECONDS
 from support.page_app import (
@@ -25,6 +26,7 @@ from support.page_app import (
     ranking,
 )
 
+from toolkit.board.reveal import Terms
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
@@ -32,6 +34,8 @@ from toolkit.units import time_of_day
 
 DOWN = [f"h{n}" for n in range(8, 0, -1)]
 UP = DOWN[::-1]
+AT_LAST = ["h7", "h6", "h5", "h4", "h8", "h3", "h2", "h1"]
+"""By requests a second; h4 and h8 are tied."""
 
 
 def note(path: Path, at: float, kind: str, text: str = "") -> None:
@@ -274,15 +278,20 @@ def test_a_frozen_board_shows_nothing_later_in_any_part(blast: Path) -> None:
     # h8's single second before the freeze: 8 answers in 61 s
     assert figure(before, "h8", "rps") == "0.13"
     assert fact(before, "window").endswith(time_of_day(BEGAN + 61))
-    told = without_viewers(html(before))
+    told = html(before)
+    assert fact(before, "clock") == "2:00"
     go_on(blast, SECONDS, SECONDS + 30)
-    assert without_viewers(html(again(before))) == told
+    assert without(html(again(before)), "viewers", "clock") == without(told, "viewers", "clock")
+    # the event's clock alone runs on, as the load does
+    assert fact(before, "clock") == "2:30"
 
 
-def without_viewers(told: str) -> str:
+def without(told: str, *facts: str) -> str:
     """Each page that a test opens is one viewer more."""
-    begin, _, rest = told.partition('<li class="viewers">')
-    return begin + rest.partition("</li>")[2]
+    for name in facts:
+        begin, _, rest = told.partition(f'<li class="{name}">')
+        told = begin + rest.partition("</li>")[2]
+    return told
 
 
 def test_a_frozen_board_is_frozen_as_csv(blast: Path) -> None:
@@ -316,6 +325,121 @@ def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
     now[0] += 1000.0
     assert len([name for name in hosts(again(app)) if name]) == 8
     assert fact(app, "window").endswith(time_of_day(BEGAN + SECONDS))
+
+
+def test_a_viewers_own_ranking_uncovers_nothing_that_others_do_not_see(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = reveal(blast, monkeypatch)
+    # by latency the winner of the run would be uncovered first, with its requests/s
+    app = opened(rank="p95", window="1m")
+    assert hosts(app) == [None] * 7 + ["h1"]
+    assert board(app)["data-rank-by"] == "rps"
+    now[0] += 1000.0
+    assert hosts(again(app)) == UP
+    assert board(app)["data-rank-by"] == "p95"
+
+
+def test_the_key_and_the_organizers_ranking_uncover_step_by_step(blast: Path) -> None:
+    note(blast, BEGAN + 60.5, "freeze")
+    note(blast, BEGAN + 119.0, "reveal", Terms(every_s=None, rank_by="p95").written())
+    app = opened()
+    assert hosts(app) == [None] * 8
+    for number in range(8, 0, -1):
+        note(blast, BEGAN + 120.0, "uncover")
+        shown = hosts(again(app))
+        # by latency h8 is the last and h1 the first; in the end the viewer's own ranking is back
+        by_latency = [None] * (number - 1) + [f"h{n}" for n in range(number, 9)]
+        assert shown == (by_latency if number > 1 else AT_LAST)
+    # h1 is quicker, but has 120 answers, less than the 130 that a sure p95 takes
+    podium = page(app).one("ol", class_="podium").all("li")
+    assert [step.text[:15] for step in podium] == [
+        "first so far h2",
+        "second so far h",
+        "third so far h5",
+    ]
+
+
+def test_a_reveal_ends_with_the_podium_and_the_best_of_each_category(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = reveal(blast, monkeypatch)
+    with Store.open(blast) as store:
+        store.end_run(feeder.RUN, ended_at=BEGAN + 120.0, client_ok=True)
+    app = opened()
+    assert page(app).all(class_="finale") == []
+    now[0] += 1000.0
+    end = page(again(app)).one("section", class_="finale")
+    first, second, third = (step.text for step in end.one("ol", class_="podium").all("li"))
+    assert first.startswith("winner h7")
+    assert "7.00 requests/s" in first
+    assert "16.7 % ahead of h6" in first
+    assert (second.split()[:2], third.split()[:2]) == (["second", "h6"], ["third", "h5"])
+    cards = {card.one(class_="what").text: card for card in end.all("li", class_="category")}
+    told = {name: card.one(class_="value").text for name, card in cards.items()}
+    # who has too few answers for a sure figure (h1) or fails (h3) wins nothing; in this blast nobody was judged
+    assert told == {
+        "fastest": "h2",
+        "most tokens": "h4 and 2 more",
+        "fewest errors": "h1 and 6 more",
+        "best honest": "nobody",
+    }
+    # a look back is no end of anything
+    assert page(opened(t=str(BEGAN + 100))).all(class_="finale") == []
+
+
+def test_a_reveal_of_more_hosts_than_rows_shows_the_page_it_has_come_to(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = reveal(blast, monkeypatch)
+    app = opened(top="3", kiosk="1")
+    seen = []
+    for _ in range(8):
+        seen.append(hosts(app))
+        now[0] += 4.0
+        again(app)
+    assert seen[:7] == [
+        # places 7 and 8
+        [None, "h1"],
+        ["h2", "h1"],
+        # 4 to 6
+        [None, None, "h3"],
+        [None, "h8", "h3"],
+        ["h4", "h8", "h3"],
+        # 1 to 3
+        [None, None, "h5"],
+        [None, "h6", "h5"],
+    ]
+
+
+# --- a television ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_television_turns_its_pages_and_says_how_many_more_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
+    app = opened(kiosk="1", top="3")
+    seen = []
+    for _ in range(4):
+        seen.append((hosts(app), page(app).one("p", class_="turning").text))
+        now[0] += TURN_S
+        again(app)
+    everybody = [name for names, _ in seen[:3] for name in names]
+    assert sorted(str(name) for name in everybody) == UP
+    assert [text for _, text in seen[:3]] == [
+        "5 more · page 1 of 3",
+        "5 more · page 2 of 3",
+        "6 more · page 3 of 3",
+    ]
+    assert seen[3] == seen[0]
+    # the chart beside has the lines of the same hosts
+    lines = page(app).one("figure", data_chart="ranks").all("g", class_="line")
+    assert {line["data-host"] for line in lines} == set(hosts(app))
+    # all on one page: nothing turns, and nothing says so
+    assert page(opened(kiosk="1")).all("p", class_="turning") == []
 
 
 def test_no_link_looks_behind_a_reveal_under_way(

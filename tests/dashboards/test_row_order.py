@@ -1,10 +1,6 @@
-"""In what order rows stand, from tick to tick; and which places a reveal has not come to."""
+"""In what order rows stand, from tick to tick."""
 
-import pytest
-from leaderboard_page.reveal import STEP_S, covered_places, frozen_before
 from leaderboard_page.row_order import LASTS_S, RowOrder
-
-from toolkit.records import Event
 
 
 def shown(order: RowOrder, at_s: int, **ranks: int) -> str:
@@ -41,31 +37,3 @@ def test_tied_hosts_stay_where_they_stood_and_another_moment_or_other_hosts_begi
     assert shown(order, 99, a=1, b=2) == "ab"
     assert shown(order, 110, a=2, b=1) == "ba"
     assert shown(order, 111, a=2, b=1, c=3) == "bac"
-
-
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        ([(1.0, "start"), (2.0, "reveal")], None),
-        ([(10.9, "freeze")], None),
-        ([(10.9, "freeze"), (99.5, "reveal")], (10, 99.5)),
-        # a second freeze hides the reveal before it
-        ([(10.0, "freeze"), (20.0, "reveal"), (30.0, "freeze")], None),
-        ([(10.0, "freeze"), (20.0, "reveal"), (30.0, "freeze"), (40.0, "reveal")], (30, 40.0)),
-        # of two the first counts, and the order of writing does not
-        ([(50.0, "reveal"), (20.0, "freeze"), (10.0, "freeze")], (10, 50.0)),
-    ],
-)
-def test_a_reveal_is_known_with_the_moment_of_its_freeze(
-    events: list[tuple[float, str]], expected: tuple[int, float] | None
-) -> None:
-    found = frozen_before(Event(run="r", at=at, kind=kind) for at, kind in events)  # type: ignore[arg-type]
-    assert found == expected
-
-
-def test_places_are_uncovered_from_the_last_to_the_first_one_a_step() -> None:
-    covered = [list(covered_places(100.0, 100.0 + step * STEP_S, 4)) for step in range(5)]
-    assert covered == [[1, 2, 3], [1, 2], [1], [], []]
-    # a clock behind the reveal covers as at its first moment
-    assert list(covered_places(100.0, 90.0, 3)) == [1, 2]
-    assert list(covered_places(100.0, 100.0, 0)) == []

@@ -267,3 +267,25 @@ def test_a_sparkline_is_scaled_to_its_own_highest_value_and_one_value_is_no_line
     # 24 high with 2 to spare: nothing is at 22, half way at 12, the highest at 2
     assert spark.one("path", class_="line")["d"] == "M0.0 22.0 L50.0 12.0 L100.0 2.0"
     assert drawn(shown, sparklines={"a": [3.0]}).all("svg", class_="spark") == []
+
+
+def test_a_page_of_the_table_has_its_places_and_the_last_those_that_are_left_out() -> None:
+    ranked = [standing(f"h{n}", n) for n in range(1, 6)]
+    out = [standing(f"out{n}", None, left_out=True) for n in (1, 2)]
+    shown = board(*ranked, left_out=tuple(out), honest=True)
+    pages = [drawn(shown, rows=3, first=first, pages=True) for first in (0, 3, 6)]
+    assert [
+        [row["data-host"] for row in page.all("tr") if row.get("data-host")] for page in pages
+    ] == [
+        ["h1", "h2", "h3"],
+        ["h4", "h5", "out1"],
+        ["out2"],
+    ]
+    assert [row["data-place"] for row in pages[1].one("tbody", id="standings").all("tr")] == [
+        "4",
+        "5",
+    ]
+    # all of them are counted, however many stand on the page
+    assert "2 hosts are left out" in pages[2].one("tr", class_="divider").text
+    # a node of its own, so that a page comes in as one
+    assert len({page.one("tbody", id="standings")["data-key"] for page in pages}) == 3

@@ -24,7 +24,8 @@ PHASES = [
 
 
 def drawn(shown: Any, **changes: Any) -> Node:
-    return tree(strip(shown, **{"run": RUN, "now": AT_S + 3.0} | changes))
+    usual = {"run": RUN, "now": AT_S + 3.0, "measured_s": AT_S}
+    return tree(strip(shown, **usual | changes))
 
 
 def fact(shown: Any, key: str, **changes: Any) -> str:
@@ -70,8 +71,8 @@ def test_a_board_that_stands_still_has_no_age(
 @pytest.mark.parametrize(
     ("changes", "key", "text"),
     [
-        # 900 s of 7,200 are gone
-        ({}, "clock", "15:00 1:45:00 left"),
+        # the run began 902 s ago; of 7,200 s are left 6,298
+        ({}, "clock", "15:02 1:44:58 left"),
         ({"ended": True}, "clock", "15:00"),
         ({"ended": True}, "phase", "over"),
         ({}, "window", f"{time_of_day(AT_S - 899)}-{time_of_day(AT_S + 1)}"),
@@ -87,12 +88,50 @@ def test_a_fact_stands_under_its_name(changes: dict[str, Any], key: str, text: s
 def test_what_does_not_hold_is_not_said_and_trouble_is_escaped() -> None:
     for settings in ("{}", "[]", "no JSON", '{"duration_s": "long"}'):
         run = Run(id="1", verb="blast", started_at=STARTED_AT, settings=settings)
-        assert fact(board(), "clock", run=run) == "15:00"
+        assert fact(board(), "clock", run=run) == "15:02"
     assert drawn(board()).all("li", class_="frozen") == []
     # the last phase that had begun
     assert [fact(board(), "phase", events=events) for events in (PHASES, ())] == ["full", "running"]
     shown = drawn(board(), trouble="<b>locked</b>")
     assert shown.one("p", class_="trouble").text == "<b>locked</b>"
+
+
+@pytest.mark.parametrize(
+    ("shown", "view", "text", "runs"),
+    [
+        # behind a freeze at 15:00 the load has gone on for another 10 minutes
+        ({"frozen_at_s": AT_S}, {"measured_s": AT_S + 600, "now": AT_S + 602.0}, "25:01", True),
+        # and so during a reveal
+        ({}, {"measured_s": AT_S + 600, "now": AT_S + 602.0, "revealing": True}, "25:01", True),
+        # it ended behind the freeze: 900 + 600 s
+        (
+            {"frozen_at_s": AT_S, "ended": True},
+            {"measured_s": AT_S + 600, "now": AT_S + 9999.0},
+            "25:00",
+            False,
+        ),
+        # nothing was measured for a while: the load stands still, and so does its clock
+        ({}, {"now": AT_S + 17.0}, "15:00", False),
+        # a page's clock that is behind the load generator's
+        ({}, {"now": AT_S - 60.0}, "15:00", True),
+        # a moment of the past is no running event
+        ({}, {"replayed": True}, "15:00", False),
+        # begun 3 s ago, and nothing was measured yet
+        (
+            {"at_s": None, "data_end_s": None},
+            {"measured_s": None, "now": STARTED_AT + 3.0},
+            "0:03",
+            True,
+        ),
+    ],
+)
+def test_the_events_clock_runs_as_long_as_the_load_does(
+    shown: dict[str, Any], view: dict[str, Any], text: str, runs: bool
+) -> None:
+    run = Run(id="1", verb="blast", started_at=STARTED_AT)
+    clock = drawn(board(**shown), run=run, **view).one("li", class_="clock")
+    assert clock.one(class_="value").text == text
+    assert bool(clock.all(class_="runs")) is runs
 
 
 # --- the few figures ------------------------------------------------------------------------------

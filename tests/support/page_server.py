@@ -23,12 +23,12 @@ START_LIMIT_S = 60.0
 class PageServer:
     """Started and stopped at will, always on the same port; what it says goes to a log in its folder."""
 
-    def __init__(self, database: Path, folder: Path) -> None:
+    def __init__(self, database: Path, folder: Path, *asked: str) -> None:
         self.database = database
         self.log = folder / "page.log"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         words = ["-m", "streamlit", "run", str(PAGE), "--server.port", str(port)]
-        self._command = [sys.executable, *words]
+        self._command = [sys.executable, *words, "--", *asked]
         # a home of its own: neither this user's settings nor an answer to Streamlit's first question
         self._environment = os.environ | {"HOME": str(folder), "TOOLKIT_DB": str(database)}
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,9 +74,9 @@ class PageServer:
 
 
 @contextmanager
-def page_over(database: Path, folder: Path) -> Iterator[PageServer]:
-    """A page that answers, and is gone afterwards."""
-    server = PageServer(database, folder)
+def page_over(database: Path, folder: Path, *asked: str) -> Iterator[PageServer]:
+    """A page that answers, and is gone afterwards; `asked`: words for the page, behind `--`."""
+    server = PageServer(database, folder, *asked)
     try:
         yield server.start()
     finally:

@@ -24,6 +24,7 @@ from toolkit.board.follow import AGO_S, Follow, keep
 from toolkit.board.history import Density, Heat, HostSeries, Ranks, density, heat
 from toolkit.board.outages import Outage, RunSeconds, affected_intervals, course, outages
 from toolkit.board.ranking import figures, places, scores
+from toolkit.board.reveal import Reveal, Terms, reveal_of
 from toolkit.board.standings import (
     WINDOW_S,
     AffectedInterval,
@@ -32,6 +33,7 @@ from toolkit.board.standings import (
     Standing,
     frozen_at_s,
     reasons,
+    usual_window_s,
 )
 from toolkit.board.verdicts import Judge, Verdicts
 from toolkit.board.window import COUNTS, E2E, Totals
@@ -101,6 +103,28 @@ class Feed:
         """The last second that the public may see; None: it is not frozen."""
         with self._read() as follow:
             return frozen_at_s(follow.events)
+
+    @property
+    def measured_s(self) -> int | None:
+        """The last second that every live worker has reported, behind a freeze, too: how long a run is on is no secret."""
+        with self._read() as follow:
+            return follow.end_s()
+
+    def reveal(self) -> Reveal | None:
+        """The reveal that followed the last freeze, under way or over."""
+        with self._read() as follow:
+            return reveal_of(follow.events)
+
+    def revealed(self, rank_by: RankBy | None = None, *, honest: bool | None = None) -> Board:
+        """The run's end as the organizer has it revealed, or the same window ranked by something else."""
+        reveal = self.reveal()
+        terms = Terms() if reveal is None else reveal.terms
+        return self.board(
+            window_s=terms.window_s or usual_window_s(self.run),
+            rank_by=rank_by or terms.rank_by,
+            honest=terms.honest if honest is None else honest,
+            skip_limited=terms.skip_limited,
+        )
 
     def _limit_s(self) -> int | None:
         return None if self._everything else self.frozen_at_s

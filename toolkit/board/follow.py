@@ -16,6 +16,7 @@ from math import floor, inf
 from typing import TypeVar
 
 from toolkit.board.history import Steps
+from toolkit.board.reveal import without_steps
 from toolkit.board.scrapes import HostScrapes, Scrape
 from toolkit.board.window import Totals
 from toolkit.errors import ToolkitError
@@ -263,7 +264,7 @@ class Follow:
         A restart that was noted and seen stands once, as it was noted.
         """
         self._read_scrapes(self.start_s - SCRAPED_BEFORE_S)
-        events = [each for each in self.events if from_at <= each.at < to_at]
+        events = [each for each in without_steps(self.events) if from_at <= each.at < to_at]
         restarts = [(each.name, each.at) for each in events if each.kind == "restart"]
         for host in self.hosts.values():
             of_host = self._scrapes.get((host.name, host.url))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import floor
 from typing import Any, Literal, get_args
 
-from toolkit.records import MOST_ERRORS, NOT_VALID, Event, Verdict
+from toolkit.records import MOST_ERRORS, NOT_VALID, Event, Run, Verdict
 from toolkit.safe_text import spreadsheet_cell
 
 RankBy = Literal[
@@ -128,6 +128,12 @@ class Board:
     ended: bool
     data_end_s: int | None
     """The last second that may be seen and that every live worker has reported."""
+
+
+def usual_window_s(run: Run) -> int:
+    """The window a run asks to be ranked by (`window_s` of its settings), else 15 minutes."""
+    written = str(run.plan.get("window_s") or "")
+    return int(written) if written.isdecimal() and int(written) > 0 else WINDOW_S
 
 
 def reasons(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -65,11 +65,11 @@ def page_log(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def served(
-    database: Path, port: int, folder: Path, host: str = LOOPBACK
+    database: Path, port: int, folder: Path, host: str = LOOPBACK, asked: Sequence[str] = ()
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """The page over a database until the end of the block, which begins once it answers."""
+    """The page over a database until the end of the block, which begins once it answers; `asked`: words for the page itself."""
     words = [sys.executable, "-m", "streamlit", "run", str(page_file())]
-    words += ["--server.port", str(port), "--server.address", host]
+    words += ["--server.port", str(port), "--server.address", host, "--", *asked]
     log, url = page_log(folder), page_url(port, host)
     with server(words, folder, log, environment(TOOLKIT_DB=str(database))) as process:
         wait_until_up(

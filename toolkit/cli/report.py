@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.board.reveal import without_steps
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import host_from, open_input
 from toolkit.cli.named_run import chosen_run, verdicts_of
@@ -297,7 +298,7 @@ def _stack_of(store: "Store", run: "Run") -> "Run | None":
 
 def _events_of(store: "Store", run: "Run", serve: "Run | None", name: str) -> "tuple[Event, ...]":
     """The run's own, and the stack's up to the run's end, in the order of time, each once; `name`: of this host alone."""
-    found = [event for _, event in store.events(run.id)]
+    found = list(without_steps(event for _, event in store.events(run.id)))
     if name:
         found = [event for event in found if event.name in (None, name)]
     if serve is not None:

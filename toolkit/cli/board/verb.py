@@ -1,6 +1,9 @@
 """`toolkit board`: who leads a blast over a rolling window, now or at any moment of the past."""
 
 import math
+import os
+import re
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,12 +15,19 @@ from click.core import ParameterSource
 
 from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of, json_rows
 from toolkit.cli.help_page import Group, advanced
-from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option, run_word
-from toolkit.cli.output import print_json
+from toolkit.cli.options import (
+    DURATION,
+    FILE,
+    LONGEST_WINDOW_S,
+    MOMENT,
+    database_option,
+    run_word,
+)
+from toolkit.cli.output import print_json, say
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
-from toolkit.units import clock
+from toolkit.units import clock, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +126,8 @@ run_option = advanced(
 @advanced(
     "--host", metavar="ADDRESS", help="With --serve: where viewers are taken.  [default: 127.0.0.1]"
 )
+@advanced("--title", metavar="TEXT", help="What the page is called: with --serve or --publish.")
+@advanced("--logo", type=FILE, help="A PNG, JPEG or SVG file beside the title.")
 @database_option
 @click.pass_context
 def command(
@@ -137,6 +149,8 @@ def command(
     publish_into: Path | None,
     port: int | None,
     host: str | None,
+    title: str | None,
+    logo: str | None,
     database: Path,
 ) -> None:
     """Show the board (the help text is EXAMPLES)."""
@@ -157,6 +171,11 @@ def command(
         (window > LONGEST_WINDOW_S, "--window is a day at most"),
         (port is not None and not serve, "--port goes with --serve"),
         (host is not None and not serve, "--host goes with --serve"),
+        (
+            title is not None and not (serve or publish_into),
+            "--title goes with --serve or --publish",
+        ),
+        (logo is not None and not (serve or publish_into), "--logo goes with --serve or --publish"),
         (serve and watch, "--serve is a page; leave --watch out"),
         (serve and as_json, "--serve is a page; leave --json out"),
         (serve and as_csv, "--serve is a page; leave --csv out"),
@@ -186,10 +205,16 @@ def command(
             "t": at_s,
         }
         query = {key: str(value) for key, value in asked.items() if value is not None}
+        if logo is not None:
+            from toolkit.report.logo import data_address
+
+            data_address(logo)  # refused here, where somebody reads why
+        brand = {"title": title or "Leaderboard", "logo": logo and str(Path(logo).absolute())}
         if publish_into:
-            _publish(database, publish_into, query, count)
+            _publish(database, publish_into, query, count, brand)
         else:
-            _serve_page(database, port, host, query)
+            words = [f"--{name}={value}" for name, value in brand.items() if value is not None]
+            _serve_page(database, port, host, query, words)
         return
 
     def ranked(feed: "Feed") -> Board:
@@ -256,25 +281,157 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 
 
 @command.command("reveal", short_help="Show everything again.")
+@click.option(
+    "--every",
+    type=DURATION,
+    default="4s",
+    show_default=True,
+    help="Uncover a place that often.",
+)
+@click.option(
+    "--by-key",
+    is_flag=True,
+    help="Uncover a place at each press of the presenter's key.",
+)
+@click.option("--next", "only_next", is_flag=True, help="Uncover one more place, from a script.")
+@click.option(
+    "--rank-by", type=click.Choice(RANK_BY), default="rps", show_default=True, help="What decides."
+)
+@click.option(
+    "--honest", is_flag=True, help="Exclude hosts flagged for cheating, and those not judged."
+)
+@advanced("--window", type=DURATION, help="How far it looks back.  [default: as the page]")
+@advanced(
+    "--skip-limited",
+    is_flag=True,
+    help="Leave out seconds in which the load generator was the limit, for all hosts.",
+)
 @run_option
 @database_option
-def reveal(run_id: str | None, database: Path) -> None:
-    """Lift a freeze: every view shows the whole blast again.
+@click.pass_context
+def reveal(
+    context: click.Context,
+    /,
+    *,
+    every: float,
+    by_key: bool,
+    only_next: bool,
+    rank_by: RankBy,
+    honest: bool,
+    window: float | None,
+    skip_limited: bool,
+    run_id: str | None,
+    database: Path,
+) -> None:
+    """Lift a freeze: every view shows the whole blast again. Pages uncover it place by place, the last first and the
+    winner at the end, all of them the same place at the same time.
 
     \b
-      toolkit board reveal
+      toolkit board reveal --every 10s
+      toolkit board reveal --by-key --rank-by score --honest
+          space, Enter, an arrow or a clicker's Page Down uncovers the next
+          place, here and on the presenter's page, whose link it prints
+      toolkit board reveal --next
     """
+    from toolkit.board.feed import Feed
+    from toolkit.board.reveal import Terms, hashed, new_secret
     from toolkit.store import Store
 
+    chosen = [
+        f"--{name.replace('_', '-')}"
+        for name in ("every", "by_key", "rank_by", "honest", "window", "skip_limited")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if only_next and chosen:
+        raise click.UsageError(f"--next goes on as the reveal began; leave {chosen[0]} out")
+    if by_key and "--every" in chosen:
+        raise click.UsageError("--every and --by-key are two paces; choose one")
+    if window is not None and window > LONGEST_WINDOW_S:
+        raise click.UsageError("--window is a day at most")
     with Store.open_existing(database) as store:
         run = _run_of(store, run_id, database)
+        feed = Feed(store, run)
+        if only_next:
+            _uncover(store, feed)
+            return
         if _frozen_at_s(store, run) is None:
             raise ToolkitError(
                 f"the board of run `{run.id}` is not frozen",
                 "Nothing is to be done; another run is named by `--run`",
             )
-        store.add_event(Event(run=run.id, at=time.time(), kind="reveal"))
-    click.echo(f"Revealed: the board of run {run.id} shows everything", err=True)
+        secret = new_secret()
+        terms = Terms(
+            every_s=None if by_key else every,
+            rank_by=rank_by,
+            honest=honest,
+            skip_limited=skip_limited,
+            window_s=None if window is None else max(1, round(window)),
+            presenter=hashed(secret) if by_key else None,
+        )
+        store.add_event(Event(run=run.id, at=time.time(), kind="reveal", text=terms.written()))
+        if not by_key:
+            click.echo(f"Revealed: the board of run {run.id} shows everything", err=True)
+            say(f"Pages uncover a place every {spoken(every)}, the last one first", err=True)
+            return
+        click.echo(f"Covered: pages of run {run.id} wait for the presenter's key", err=True)
+        say(
+            "The presenter's link, with your leaderboard's address in place of 127.0.0.1:8501:",
+            err=True,
+        )
+        click.echo(f"http://127.0.0.1:8501/?kiosk=1&presenter={secret}")
+        say(
+            "Space, Enter, an arrow or a clicker's Page Down uncovers the next place there",
+            err=True,
+        )
+        if sys.stdin is not None and sys.stdin.isatty():
+            _uncover_by_key(store, feed)
+
+
+NEXT_KEYS = re.compile(r"[ \r\n]|\x1b[\[O][BC]|\x1b\[6~")
+"""Space, Enter, down, right, and Page Down, which is what a clicker sends."""
+
+
+def _uncover_by_key(store: "Store", feed: "Feed") -> None:
+    """Let each press of such a key uncover a place, until none is covered or somebody presses `q`."""
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)  # each key by itself, and none is lost while a place is written
+    try:
+        click.echo("These keys work here, too; `q` leaves", err=True)
+        while _covered(feed):
+            keys = os.read(terminal, 64).decode("latin-1")
+            for _ in NEXT_KEYS.findall(keys)[: len(_covered(feed))]:
+                _uncover(store, feed)
+            if not keys or "q" in keys.lower():
+                return
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _covered(feed: "Feed") -> range:
+    """The places that the reveal under way still covers."""
+    feed.refresh()
+    reveal = feed.reveal()
+    return reveal.covered(time.time(), len(feed.revealed().standings)) if reveal else range(0)
+
+
+def _uncover(store: "Store", feed: "Feed") -> None:
+    """Uncover the next place, and say who stands there. Raises ToolkitError when none is covered."""
+    from toolkit.board.summary import figure
+
+    covered = _covered(feed)
+    if not covered:
+        raise ToolkitError(
+            f"no place of run `{feed.run.id}` is covered",
+            "`toolkit board freeze`, then `toolkit board reveal --by-key` cover them",
+        )
+    store.add_event(Event(run=feed.run.id, at=time.time(), kind="uncover"))
+    place, board = covered[-1], feed.revealed()
+    one = board.standings[place - 1]
+    click.echo(f"Place {place}: {one.name}, {figure(one, board.rank_by)}", err=True)
 
 
 def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None = None) -> Run:
@@ -409,7 +566,13 @@ def _watch(
             live_feed.store.close()
 
 
-def _publish(database: Path, folder: Path, query: dict[str, str], count: int | None) -> None:
+def _publish(
+    database: Path,
+    folder: Path,
+    query: dict[str, str],
+    count: int | None,
+    brand: dict[str, str | None],
+) -> None:
     """Keep the leaderboard in a folder until the run is over; the file to open is the only line on standard output."""
     import signal
     import threading
@@ -425,26 +588,33 @@ def _publish(database: Path, folder: Path, query: dict[str, str], count: int | N
             raise KeyboardInterrupt
         stop.set()
 
-    def say(sentence: str) -> None:
+    def tell(sentence: str) -> None:
         click.echo(sentence, err=True)
 
     before = {number: signal.signal(number, end) for number in END_SIGNALS}
     try:
-        say(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
+        tell(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
         click.echo(folder / "index.html")
         with waiting_for("Publishing"):
             page_module("publish").publish(
-                database.absolute(), folder, query, stop=stop, say=say, count=count
+                database.absolute(),
+                folder,
+                query,
+                brand=page_module("branding").branding(**brand),
+                stop=stop,
+                say=tell,
+                count=count,
             )
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _serve_page(database: Path, port: int | None, host: str | None, query: dict[str, str]) -> None:
+def _serve_page(
+    database: Path, port: int | None, host: str | None, query: dict[str, str], words: list[str]
+) -> None:
     """Serve the leaderboard in a process of its own until Ctrl-C; its link is the only line on standard output."""
     import signal
-    import sys
     import tempfile
     from urllib.parse import urlencode
 
@@ -460,7 +630,7 @@ def _serve_page(database: Path, port: int | None, host: str | None, query: dict[
     try:
         with (
             tempfile.TemporaryDirectory(prefix="toolkit-board-") as name,
-            served(database.absolute(), port, Path(name), host) as process,
+            served(database.absolute(), port, Path(name), host, words) as process,
             suppress(KeyboardInterrupt),  # in here: whoever reads the link may press at once
         ):
             click.echo("Ctrl-C ends it", err=True)
