@@ -369,8 +369,9 @@ def _hosts(seen: Known) -> Markup:
         badges = [
             finding_badge(finding.code, finding.text)
             for finding in each.findings
-            # what holds for all that answer stands once, below
-            if len(grouped[finding.code, finding.text]) < max(2, answering)
+            # what holds for most stands once, below
+            if answering < LEAST_TO_DIFFER
+            or 2 * len(grouped[finding.code, finding.text]) <= answering
         ]
         badges += [badge(verdict) for verdict in verdicts.get(each.name, ())]
         if each.status != "ok":
@@ -452,7 +453,7 @@ def _hosts(seen: Known) -> Markup:
 def finding_badge(code: str, text: str) -> Markup:
     """One of scout's findings in a word or two."""
     sign, tone = ("info", "info") if code in NO_FAULTS else ("warning", "warn")
-    words = code.replace("_", " ")
+    words = code.replace("_", " ").replace("kv", "KV").replace("gpu", "GPU")
     return tag("span", icon(sign), words, class_=f"badge {tone}", data_code=code, title=text)
 
 

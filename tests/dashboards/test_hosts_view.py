@@ -110,7 +110,7 @@ def test_each_host_stands_with_its_settings_and_what_is_remarkable(database: Pat
     assert findings == [
         # once, as it holds for all that answer
         f"all that answer metrics open {OPEN}",
-        f"bob low gpu memory utilization {LOW}",
+        f"bob low GPU memory utilization {LOW}",
     ]
     assert card(app, "up") == ["3 of 4", "down: dora"]
     assert card(app, "found") == ["4", "at 3 hosts"]
