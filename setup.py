@@ -1,4 +1,4 @@
-"""Finds the packages; everything else stands in pyproject.toml. The load's own file and the page are mapped into the wheel there."""
+"""Finds the packages; everything else stands in pyproject.toml. The load's own file, the page and the examples are mapped into the wheel there."""
 
 from setuptools import find_packages, setup
 
@@ -8,5 +8,6 @@ setup(
         "toolkit.locustfiles",
         "toolkit.dashboards",
         "toolkit.dashboards.leaderboard_page",
+        "toolkit.docs.examples",
     ]
 )

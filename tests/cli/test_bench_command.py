@@ -555,8 +555,8 @@ def test_an_empty_variable_names_no_file(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TOOLKIT_HOSTS", "")
     assert bench().stderr == (
         "Error: `hosts.txt` cannot be read: no such file or directory\n\n"
-        "Hint: Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`; `data/hosts.example.txt` is an "
-        "example. To practise without servers: `toolkit sim fleet > hosts.txt &`\n"
+        "Hint: Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`; `toolkit example "
+        "hosts.txt` writes an example. To practise without servers: `toolkit sim fleet > hosts.txt &`\n"
     )
 
 

@@ -1,18 +1,20 @@
-"""`toolkit example`: files that work as they stand, and never go over another."""
+"""`toolkit example` writes the files of docs/examples, which tests/docs/test_examples.py tries, and goes over none."""
 
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.command_lines import complaint
 
 from toolkit.cli import main
 from toolkit.cli.example import CHECKED_BY
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TOOLKIT_HOSTS", raising=False)
     return tmp_path
 
 
@@ -21,26 +23,27 @@ def toolkit(line: str) -> Result:
 
 
 @pytest.mark.parametrize("name", CHECKED_BY)
-def test_an_example_is_written_once_and_its_own_command_takes_it(name: str, folder: Path) -> None:
+def test_an_example_is_written_where_nothing_is_and_the_next_command_is_told(
+    name: str, folder: Path
+) -> None:
     told = toolkit(f"example {name}")
-    assert told.exit_code == 0, told.stderr
-    text = (folder / name).read_text()
-    assert text.startswith(f"# {name}: ")
+    assert (told.exit_code, told.stdout) == (0, "")
+    command = CHECKED_BY[name].format(name)
+    assert told.stderr == f"Example: {name}\nPut in what is yours, then: {command}\n"
+    assert complaint(command.split()[1:]) is None
+    text = (EXAMPLES / name).read_text()
+    assert (folder / name).read_text() == text
     assert toolkit(f"example {name} -o -").stdout == text
-    (folder / name).write_text("mine")
-    refused = toolkit(f"example {name}")
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"Error: `{name}` is there already, and stays as it is\n")
-    assert (folder / name).read_text() == "mine"
+    assert toolkit(f"example {name} -o further/mine").exit_code == 0
+    assert (folder / "further" / "mine").read_text() == text
 
-    other = f"other/{name}"
-    assert toolkit(f"example {name} -o {other}").exit_code == 0
-    assert toolkit("example hosts.txt -o hosts.txt").exit_code == int(name == "hosts.txt")
-    if name == "hosts.txt":
-        # nobody listens there: one row, and exit code 1
-        scouted = toolkit(f"scout {other} --no-store --timeout 1s")
-        assert "alice" in scouted.stdout
-    else:
-        command = CHECKED_BY[name].format(other).removeprefix("toolkit ")
-        checked = toolkit(command)
-        assert checked.exit_code == 0, checked.stderr
+
+def test_a_file_that_is_there_stays_as_it_is(folder: Path) -> None:
+    (folder / "hosts.txt").write_text("mine")
+    refused = toolkit("example hosts.txt")
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        "Error: `hosts.txt` is there already, and stays as it is\n\n"
+        "Hint: Write it elsewhere: `toolkit example hosts.txt -o other.txt`\n"
+    )
+    assert (folder / "hosts.txt").read_text() == "mine"

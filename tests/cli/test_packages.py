@@ -13,13 +13,14 @@ import setuptools
 from toolkit.cli.places import front_end
 
 ROOT = Path(__file__).parents[2]
+TOPS = ("toolkit", "locustfiles", "dashboards", "docs/examples")
 PACKED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
 def folders_with_code() -> set[str]:
     """As packages of the wheel: a folder of toolkit/ by its own name, the other front ends below `toolkit`."""
     found = set()
-    for top in ("toolkit", "locustfiles", "dashboards"):
+    for top in TOPS:
         for file in (ROOT / top).rglob("*.py"):
             parts = file.parent.relative_to(ROOT).parts
             found.add(".".join(parts if top == "toolkit" else ("toolkit", *parts)))
@@ -44,7 +45,7 @@ def test_every_file_that_is_no_code_is_packed_but_pictures() -> None:
             packed |= {file for file in folder.glob(pattern) if file.is_file()}
     present = {
         file
-        for top in ("toolkit", "locustfiles", "dashboards")
+        for top in TOPS
         for file in (ROOT / top).rglob("*")
         if file.is_file() and file.suffix not in {".py", ".pyc", ".png"}
     }

@@ -66,8 +66,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "data").mkdir()
-        for name in ("sample.pcap", "hosts.example.txt"):
-            shutil.copy(ROOT / "data" / name, folder / "data" / name)
+        shutil.copy(ROOT / "data" / "sample.pcap", folder / "data" / "sample.pcap")
         for name in ("locustfiles", "dashboards"):
             (folder / name).symlink_to(ROOT / name)
         (folder / ".venv").symlink_to(sys.prefix)

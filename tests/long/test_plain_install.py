@@ -33,6 +33,7 @@ TAKEN = (
     "toolkit",
     "locustfiles",
     "dashboards",
+    "docs",
 )
 WAIT_S = 120
 
@@ -116,6 +117,16 @@ def test_the_toolkit_comes_from_the_wheel(
         env=environ,
     )
     assert Path(done.stdout.strip()) == installed.packages / "toolkit" / "__init__.py"
+
+
+def test_examples_come_with_it_and_the_package_runs_as_a_module(
+    installed: Installed, environ: dict[str, str], empty: Path
+) -> None:
+    python = str(installed.folder / "bin" / "python")
+    for name in ("hosts.txt", "stack.toml"):
+        words = [python, "-m", "toolkit", "example", name]
+        subprocess.run(words, check=True, cwd=empty, env=environ, timeout=WAIT_S)
+        assert (empty / name).read_text() == (ROOT / "docs" / "examples" / name).read_text()
 
 
 def test_a_blast_counts_and_the_page_shows_it(

@@ -1,4 +1,4 @@
-"""Where profiles and examples are read from: the catalog inside the package, or a file of the user's."""
+"""Where profiles are read from: the catalog inside the package, or a file of the user's."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -50,8 +50,3 @@ def shelf(name: str) -> "dict[str, Traversable]":
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".toml")
     }
-
-
-def examples() -> "dict[str, Traversable]":
-    """The files to begin with, by their names."""
-    return {entry.name: entry for entry in (files("toolkit") / "catalog" / "examples").iterdir()}

@@ -6,13 +6,17 @@ import click
 
 from toolkit.cli.help_page import Command
 from toolkit.cli.output import writing
+from toolkit.cli.places import front_end
 from toolkit.errors import ToolkitError
 
 CHECKED_BY = {
     "hosts.txt": "toolkit scout {}",
     "profile.toml": "toolkit blast hosts.txt --profile {} --dry-run",
+    "prompts.toml": "toolkit bench hosts.txt --profile {}",
+    "prompts.jsonl": "toolkit bench hosts.txt --profile {}",
     "stack.toml": "toolkit serve {} --check",
     "proxy.toml": "toolkit proxy --config {} --check",
+    "sweep.toml": "toolkit sweep {} --dry-run",
 }
 """The command that takes each, once it holds what is yours; a file's name goes into the braces."""
 
@@ -29,17 +33,16 @@ CHECKED_BY = {
     help="Write it there; `-` prints it.  [default: its name, in this folder]",
 )
 def command(name: str, output: str | None) -> None:
-    """Write an example file, with comments that explain each line. NAME is hosts.txt, profile.toml, stack.toml
-    or proxy.toml. A file that is there already is never written over.
+    """Write an example file, with comments that explain its lines, into this folder: NAME is hosts.txt,
+    profile.toml (a load), prompts.toml or prompts.jsonl, stack.toml, proxy.toml or sweep.toml. A file that is
+    there already is never written over.
 
     \b
       toolkit example hosts.txt
       toolkit example stack.toml -o contest.toml
       toolkit example proxy.toml -o -
     """
-    from toolkit.cli.catalog import examples
-
-    text = examples()[name].read_text("utf-8")
+    text = front_end("docs/examples", name, "is the example").read_text("utf-8")
     if output == "-":
         click.echo(text, nl=False)
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OPEN_FILES = 65_536
 HOSTS_FILE = "hosts.txt"
 NO_HOSTS = (
-    f"{EXAMPLE}; `data/hosts.example.txt` is an example. To practise without servers: "
+    f"{EXAMPLE}; `toolkit example hosts.txt` writes an example. To practise without servers: "
     "`toolkit sim fleet > hosts.txt &`"
 )
 """Where nobody names a host and there is no hosts file."""

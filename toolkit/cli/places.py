@@ -24,10 +24,10 @@ def command_on(database: Path, *words: str) -> str:
 
 
 def front_end(folder: str, file: str, does: str, package: Path = PACKAGE) -> Path:
-    """The file of another front end, e.g., `locustfiles`, `blast.py`. Raises ToolkitError where it is nowhere; `does`: what it is for.
+    """The file of another front end, e.g., `locustfiles`, `blast.py`, or an example. Raises ToolkitError where it is nowhere; `does`: what it is for.
 
-    A wheel holds those folders as `toolkit/locustfiles` and `toolkit/dashboards` (pyproject.toml); a checkout has
-    them at its top. The package is asked first: beside an installed one lie other people's folders.
+    A wheel holds those folders as `toolkit/locustfiles`, `toolkit/dashboards` and `toolkit/docs/examples`
+    (pyproject.toml); a checkout has them at its top. The package is asked first: beside an installed one lie other people's folders.
     """
     inside = package / folder / file
     beside = package.parent / folder / file
