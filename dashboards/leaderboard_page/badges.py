@@ -79,7 +79,7 @@ def evidence(
     rows = [
         tag(
             "li",
-            tag("b", one.name, class_="name"),
+            tag("b", one.name, class_="name", data_host=one.name),
             badge(verdict),
             tag("span", verdict.evidence, class_="because"),
             tag("span", f"confidence: {verdict.confidence}", class_="sure"),

@@ -147,7 +147,9 @@ def more(address: Address, runs: Sequence[Run], csv: Callable[[], bytes]) -> Non
     base = (st.context.url or "").partition("?")[0]
     words = urlencode(query(address), safe=",%")
     st.code(f"{base}?{words}" if words else base, language=None, wrap_lines=True)
-    st.caption(f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True)))})")
+    st.caption(
+        f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True, host=None, event=None)))})"
+    )
 
 
 def comparison(address: Address, names: Sequence[str]) -> None:

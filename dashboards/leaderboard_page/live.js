@@ -228,7 +228,7 @@ function tick(state) {
 
 // --- links: what is clicked changes the address, and Streamlit shows what that says, as it does when the browser goes back ---
 
-let isAwaited = false;  // a panel, which gets the focus when it comes
+let awaited = null;  // what a link has opened: a panel gets the focus when it comes, hosts side by side are scrolled to
 
 const panelOf = (query) => `${query.get("host") ?? ""}/${query.get("event") ?? ""}`;
 const linkOf = (host) => document.querySelector(`#board tr[data-host="${CSS.escape(host)}"] a[href]`);
@@ -237,7 +237,9 @@ function follow(link) {
   const query = new URLSearchParams(link.getAttribute("href"));
   for (const [key, value] of [...query]) if (!value) query.delete(key);
   const before = new URLSearchParams(location.search);
-  isAwaited = panelOf(query) !== "/" && panelOf(query) !== panelOf(before);
+  awaited = panelOf(query) !== "/" && panelOf(query) !== panelOf(before) ? ".panel"
+    : query.get("cmp") && query.get("cmp") !== before.get("cmp") ? ".differences"
+    : null;
   const words = query.toString();
   if (words === before.toString()) return;
   history.pushState({}, "", words ? `?${words}` : location.pathname);
@@ -248,9 +250,10 @@ function follow(link) {
 
 function clicked(event) {
   if (!event.target.closest(".live") || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-  const host = event.target.closest("[data-host]")?.dataset.host;
+  // what is drawn of a host is as good as its link; in its own panel that would close it
+  const host = !event.target.closest(".panel") && event.target.closest("[data-host]")?.dataset.host;
   const link = event.target.closest("a[href]") ?? (host && !String(getSelection()) && linkOf(host));
-  if (!link?.getAttribute("href").startsWith("?") || event.target.closest(".kiosk")) return;
+  if (!link || !link.getAttribute("href").startsWith("?") || event.target.closest(".kiosk")) return;
   event.preventDefault();
   follow(link);
 }
@@ -300,10 +303,13 @@ export default function ({ data, parentElement }) {
     placeNames(plot);
   }
   slide(before);
-  const panel = isAwaited && state.root.querySelector(".panel");
-  if (panel) {
-    isAwaited = false;
-    panel.focus({ preventScroll: true });
-    panel.closest(".st-key-beside")?.scrollTo(0, 0);
+  const opened = awaited && state.root.querySelector(awaited);
+  if (!opened) return;
+  if (awaited === ".panel") {
+    opened.focus({ preventScroll: true });
+    opened.closest(".st-key-beside")?.scrollTo(0, 0);
+  } else {
+    state.root.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth" });
   }
+  awaited = null;
 }

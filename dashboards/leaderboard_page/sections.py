@@ -59,7 +59,7 @@ def rows(head: Iterable[object], body: Iterable[Sequence[object]], *, class_: st
 def host_name(name: str, styles: Mapping[str, LineStyle]) -> Markup:
     """A host's name beside its colour."""
     chip, words = tag("i", class_="chip"), tag("span", name, class_="name")
-    return tag("span", chip, words, style=host_style(name, styles), class_="who")
+    return tag("span", chip, words, style=host_style(name, styles), class_="who", data_host=name)
 
 
 def differences(chosen: Sequence[Standing], styles: Mapping[str, LineStyle]) -> Markup:

@@ -175,7 +175,7 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
             why = ahead[0].trouble or "too few answers"
             below += f"; not counted: {ahead[0].name}{more}, {why}"
         heading = f"leads by {RANKINGS[board.rank_by].name}"
-        leader = _item("leader", heading, tag("span", first.name, class_="name"), below=below)
+        leader = _item("leader", heading, _name(first.name), below=below)
     else:
         answered = any(one.ok for one in ranked)
         why = "too few good answers yet" if answered else "nobody has answered yet"
@@ -188,7 +188,7 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
         may = [(value, one.name) for value, one in known if may_lead(one, rank_by)]
         best, whose = UNKNOWN, "too few answers yet" if known else "no answer yet"
         if may:
-            best, whose = milliseconds(min(may)[0]), tag("span", min(may)[1], class_="name")
+            best, whose = milliseconds(min(may)[0]), _name(min(may)[1])
         bests.append(_item("best", f"best {RANKINGS[rank_by].name}", best, below=whose))
     ok, errors = sum(one.ok for one in standings), sum(one.errors for one in standings)
     failed = share(errors / (ok + errors)) if ok + errors else UNKNOWN
@@ -196,6 +196,11 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
     total = _item("total", "all hosts", rps, below="requests/s")
     lost = _item("errors", "errors", failed, below=f"{errors:,} of {ok + errors:,}")
     return tag("ul", leader, total, bests, lost, class_="kpis")
+
+
+def _name(host: str) -> Markup:
+    """A host's name, which opens it."""
+    return tag("span", host, class_="name", data_host=host)
 
 
 def _value(one: Standing, rank_by: RankBy) -> float | None:

@@ -122,10 +122,35 @@ def test_a_mark_tells_its_story_beside_its_host(cast: PageServer, open_tab: Open
     expect(panel(tab)).to_contain_text("First: memory before it")
 
 
-def test_a_dot_of_the_chart_opens_its_host(finished: PageServer, open_tab: OpenTab) -> None:
+def test_whatever_shows_a_host_opens_it_but_in_its_own_panel(
+    finished: PageServer, open_tab: OpenTab
+) -> None:
     tab = open_tab(finished.url)
     chart(tab, "tradeoff").locator('.dot[data-host="h1"] .name').click()
     expect(panel(tab)).to_have_attribute("aria-label", "h1")
+    tab.page.locator(".kpis .leader .name").click()
+    expect(panel(tab)).to_have_attribute("aria-label", "h7")
+    chart(tab, "ranks").locator(".end", has_text="h4").click()
+    expect(panel(tab)).to_have_attribute("aria-label", "h4")
+    panel(tab).locator("h2 .name").click()
+    panel(tab).locator("figure .line .ink").first.dispatch_event("click")
+    assert query(tab) == "host=h4"
+
+
+def test_hosts_that_are_compared_from_their_panels_come_into_view(
+    finished: PageServer, open_tab: OpenTab
+) -> None:
+    tab = open_tab(finished.url, height=700)
+    for name in ("h3", "h7"):
+        row(tab, name).locator("a").focus()
+        tab.page.keyboard.press("Enter")
+        expect(panel(tab)).to_have_attribute("aria-label", name)
+        panel(tab).get_by_role("link", name="Compare with others").click()
+        expect(tab.page.locator("table.differences thead")).to_contain_text(name)
+        expect(chart(tab, "densities")).to_be_in_viewport()
+    assert query(tab) == "host=h7&cmp=h3%2Ch7"
+    panel(tab).get_by_role("link", name="Compare no longer").click()
+    comes(tab, lambda: query(tab), "host=h7&cmp=h3")
 
 
 def test_seconds_in_which_the_load_generator_was_the_limit_are_left_out_by_a_switch(

@@ -50,6 +50,23 @@ def test_five_ticks_change_figures_and_leave_every_node_where_it_was(
     assert numbers[-1] > numbers[0]
 
 
+def test_an_open_panel_follows_the_blast_and_leaves_every_node_where_it_was(
+    live: Live, open_tab: OpenTab
+) -> None:
+    server, _ = live
+    tab = open_tab(f"{server.url}/?host=h3")
+    errors = tab.page.locator(".panel .kinds b")
+    counts = [int(errors.inner_text().replace(",", ""))]
+    watch_frames(tab)
+    for _ in range(2):
+        told = until(tab, errors.inner_text, lambda text: text != f"{counts[-1]:,}")
+        counts.append(int(told.replace(",", "")))
+    # one error a second
+    assert counts == sorted(counts)
+    seen = frames_seen(tab)
+    assert (seen["gone"], seen["dimmed"], seen["short"]) == (0, 0, 0)
+
+
 def test_figures_of_a_blast_whose_writer_died_turn_red_and_fresh_again_when_it_goes_on(
     tmp_path: Path, open_tab: OpenTab
 ) -> None:
