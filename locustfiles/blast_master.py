@@ -16,6 +16,7 @@ import gevent
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
+from toolkit.bench.random_prompts import read_lengths
 from toolkit.blast.plan import LOAD_OPTIONS, WorkerPlan
 from toolkit.blast.recorder import BlastRecorder
 from toolkit.errors import ToolkitError
@@ -127,7 +128,10 @@ class Master:
             "load_generator": list(machines),
             "non_neutral": not_valid,
         }
-        text = f"profile {plan.profile_name}, {plan.users_per_host} users a host"
+        what = f"profile {plan.profile_name}"
+        if plan.input_len:
+            what = f"random prompts of {read_lengths(plan.input_len)}"
+        text = f"{what}, {plan.users_per_host} users a host"
         if plan.rate:
             text += f", {plan.rate:g} requests a second and host"
 

@@ -143,7 +143,7 @@ def _hosts(options: Any) -> list[Host]:
     if source is None:
         if not options.host:
             raise ToolkitError(
-                "nobody says which hosts to load",
+                "no hosts to load were given",
                 f"Write a `{HOSTS_FILE}`, or name a file with `--hosts-file` or `TOOLKIT_HOSTS`, or one `--host`",
             )
         return hosts_from([options.host])

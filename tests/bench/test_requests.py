@@ -412,7 +412,7 @@ SWAPPED = (ServedModel(id="a", root="b"), ServedModel(id="b", root="a"))
         ((), "listed", None, "listed", None),  # it does not say what it serves: believe the user
         ((), None, "wanted", "wanted", None),
         ((), "listed", "wanted", "wanted", None),
-        ((), None, None, None, "it lists no model, and nobody named one"),
+        ((), None, None, None, "it lists no model, and none was named"),
     ],
 )
 def test_a_model_is_chosen_or_there_is_a_reason(

@@ -229,7 +229,7 @@ async def test_what_a_store_refuses_is_tried_again_in_small_parts(
     bench.keep_waiting()
     assert tried == [10, 10, 10, 10, 5]
     assert kept == shots_of(bench)
-    assert warnings == ["Warning: `t.db` is locked; the bench goes on and tries again"]
+    assert warnings == ["Warning: `t.db` is locked; the bench continues and tries again"]
 
 
 async def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:

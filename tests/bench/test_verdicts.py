@@ -94,9 +94,9 @@ def test_one_cause_is_reported_once_and_two_are_both(
         (HONEST, {}, "high",
          "32 requests were answered and the server counted the 3,200 tokens that they hold"),
         # books that are not even make it less sure
-        (HONEST, {"requests": 31}, "medium", "nothing speaks against its 32 answers"),
-        (HONEST, {"generation_tokens": 3199}, "medium", "nothing speaks against its 32 answers"),
-        (HONEST, {"generation_tokens": 3201}, "medium", "nothing speaks against its 32 answers"),
+        (HONEST, {"requests": 31}, "medium", "no anomaly found in its 32 answers"),
+        (HONEST, {"generation_tokens": 3199}, "medium", "no anomaly found in its 32 answers"),
+        (HONEST, {"generation_tokens": 3201}, "medium", "no anomaly found in its 32 answers"),
         # what a start looked like is needed by nobody to be clean
         (with_twins(4, 2), {}, "high", (
             "6 requests were answered and the server counted the 600 tokens that they hold"

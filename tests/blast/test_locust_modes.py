@@ -245,4 +245,4 @@ def test_without_a_list_the_one_host_is_loaded_and_without_any_it_says_so(
     run(tmp_path, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--host", url))
     assert list(stored(tmp_path).values()) == [since()["fp8"]]
     said = run(tmp_path, headless("-u", "2", "-t", "1s"), code=1)
-    assert "Error: nobody says which hosts to load" in said
+    assert "Error: no hosts to load were given" in said

@@ -76,7 +76,7 @@ def test_honest_hosts_are_clean_and_nothing_else() -> None:
     for of_host in found.values():
         assert list(of_host) == ["clean"]
     assert found["a"]["clean"].evidence == (
-        "nothing speaks against its 24 canary answers, and its counters hold what it answered"
+        "no anomaly found in its 24 canary answers, and its counters hold what it answered"
     )
 
 

@@ -129,7 +129,7 @@ def test_a_sweep_ends_with_its_levels_and_a_picture(start: Start) -> None:
 def test_a_sweep_shows_a_table_of_its_levels(start: Start) -> None:
     words = ("--sweep-concurrency", "1,2", "--max-tokens", "4", "--goodput", "e2e:1000s")
     result = bench(start().url, *words, "--chart", "picture.png", "--no-store")
-    assert "2 at once is the most that keeps the limits" in result.stdout
+    assert "2 at once is the most within the limits" in result.stdout
     assert "Picture: picture.png" in result.stderr
     assert Path("picture.png").exists()
     assert not Path("data").exists()

@@ -26,7 +26,7 @@ from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"]
-STOPPED = "Stopped: requests that were under way are in no figure\n"
+STOPPED = "Stopped: requests in flight are not counted\n"
 ENDLESS = ("--duration", "10m", "--max-concurrency", "2", "--max-tokens", "8")
 CARDS = http(json.dumps({"data": [{"id": "tiny"}]}), content_type="application/json")
 
@@ -179,7 +179,7 @@ def test_a_store_that_is_locked_for_a_while_costs_no_shot(
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert heard(result.stderr) == (
-        "Warning: `toolkit.db` is locked by another process; the bench goes on and tries again\n"
+        "Warning: `toolkit.db` is locked by another process; the bench continues and tries again\n"
     )
     assert len(calls) > 2
     assert rows("SELECT count(*), count(DISTINCT slot) FROM shots") == [

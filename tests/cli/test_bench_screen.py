@@ -140,8 +140,8 @@ def test_errors_beside_answers_are_counted_by_kind() -> None:
 @pytest.mark.parametrize(
     ("slow_ms", "sentence"),
     [
-        (20.0, "this run does not tell it from b"),
-        (40.0, "this run tells it from every other clean host"),
+        (20.0, "this run shows no difference to b"),
+        (40.0, "this run shows it ahead of every other clean host"),
     ],
 )
 def test_the_fastest_host_is_named_with_those_that_may_be_as_fast(
@@ -215,14 +215,17 @@ def sweep(*levels: Sequence[RequestRecord], limits: GoodputLimits | None = None)
         # 10, 20, 20
         (
             (level(1, 100), level(2, 100), level(4, 200)),
-            "beyond 2 at once it answers no more a second, only later",
+            "beyond 2 at once it answers no more requests per second, only later",
         ),
         # 40, and 5 / 0.137 = 36.5: fewer, and no half as long again
         (
             (level(4, 100), level(5, 137)),
             "most a second at 4 at once; answers took not much longer beyond it",
         ),
-        ((level(4, 100),), "answered at one level only, so nobody can tell where it stops to gain"),
+        (
+            (level(4, 100),),
+            "answered at one level only, which does not show where throughput stops growing",
+        ),
         (([failed(n, concurrency=1) for n in range(4)],), "nothing was answered at any level"),
     ],
 )
@@ -242,9 +245,9 @@ def test_a_sweeps_row_says_of_which_level_it_is() -> None:
 def test_a_sweep_with_limits_names_the_most_that_keeps_them() -> None:
     levels = (level(1, 100), level(2, 100), level(4, 200))
     kept = screen(sweep(*levels, limits=GoodputLimits(e2e_ms=150)))
-    assert any(line.startswith("2 at once is the most that keeps the limits; ") for line in kept)
+    assert any(line.startswith("2 at once is the most within the limits; ") for line in kept)
     none = screen(sweep(*levels, limits=GoodputLimits(e2e_ms=1)))
-    assert any(line.startswith("no level keeps the limits; ") for line in none)
+    assert any(line.startswith("no level is within the limits; ") for line in none)
     without = screen(sweep(*levels))
     assert not any("limits" in line for line in without)
 

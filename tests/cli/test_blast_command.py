@@ -240,7 +240,7 @@ def test_hosts_called_as_the_words_that_make_the_load_and_all_dead_are_exit_1_wi
         "blast", "--profile", "p.toml", "--no-scout", "--non-neutral", "--json", cwd=tmp_path
     )
     assert done.returncode == 1, done.stderr
-    assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
+    assert "No host answered any request; `toolkit scout` shows why" in done.stderr
     assert {(one["name"], one["ok"], one["errors"] > 0) for one in rows(done.stdout)} == {
         (name, 0, True) for name in names
     }

@@ -136,7 +136,7 @@ def test_the_tables_show_a_person_the_same() -> None:
 def test_what_is_left_out_or_stands_in_the_way_is_said_beforehand() -> None:
     text = dry("--canaries", "0", "--no-scout").stdout
     assert "canaries" not in text
-    assert "Nobody looks at the hosts beside the load." in text
+    assert "The hosts are not scraped during the load." in text
     result = dry("127.0.0.1:9", "10.0.0.5", "--users", "3")
     assert "3 users were rounded up to 4" in result.stderr
     assert "Warning: `127.0.0.1:9` (127.0.0.1) is on this machine" in result.stderr

@@ -95,7 +95,7 @@ def test_the_table_names_hosts_formula_ties_and_evidence(database: Path, run: Ru
     assert TIES in told
     assert "response cache (high)  told-cache: " in told
     assert "truncated output (medium)  one-token: " in told
-    assert "tainted  restarter: still in the window: 50 s of the " in told
+    assert "downtime  restarter: 50 s of the " in told
     assert "down  dead: nothing was answered in the window" in told
     assert "restarter: mark swapped to GPTQ" in told
     # three seconds are marked in the fixture

@@ -55,12 +55,12 @@ def test_a_name_is_no_markup() -> None:
 def test_quantiles_of_few_answers_are_marked_as_unsure() -> None:
     few, many = shown(board_of("alice", seconds=129)), shown(board_of("alice", seconds=130))
     assert "ms?" in few
-    assert "?: fewer answers than a sure quantile needs" in few
+    assert "?: not enough answers to judge the percentile" in few
     assert "ms?" not in many
 
 
 def test_a_run_without_a_second_says_so() -> None:
-    assert heading(Feed(ListReader("a"), RUN).board()).plain == f"run {RUN.id}: no second yet"
+    assert heading(Feed(ListReader("a"), RUN).board()).plain == f"run {RUN.id}: no data yet"
 
 
 @pytest.mark.parametrize(("late_s", "style"), [(2, "green"), (9, "yellow"), (40, "red")])

@@ -283,7 +283,7 @@ def test_the_help_names_the_keys_of_its_json() -> None:
         (("127.0.0.1:1", "--capture", "newest"), "holds no capture yet"),
         (("127.0.0.1:1", "--capture", "aaaaaaaaaaaa"), "of `bench` holds no requests"),
         (("127.0.0.1:1", "--log", "nowhere.log"), "`nowhere.log` cannot be read"),
-        (("127.0.0.1:1", "--log", "other.log"), "tells nothing of a start of vLLM"),
+        (("127.0.0.1:1", "--log", "other.log"), "holds no log of a start of vLLM"),
         (("two.txt", "--log", "vllm.log"), "names 2 servers, and a log or a model is of one"),
     ],
 )

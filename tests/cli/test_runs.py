@@ -333,7 +333,7 @@ def test_room_that_cannot_be_given_back_costs_no_answer(monkeypatch: pytest.Monk
 def test_nobody_there_to_ask_is_no_yes() -> None:
     add_runs(1, 2)
     error = refused("prune", "--keep", "1")
-    assert error.message == "nobody is here to say yes to deleting 1 of 2 runs"
+    assert error.message == "there is no terminal to confirm deleting 1 of 2 runs"
     assert "--yes" in error.hint
     assert ids() == ["1d", "2d"]
 

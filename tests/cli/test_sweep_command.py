@@ -210,7 +210,7 @@ model = "somebody/something"
 def test_a_real_model_s_dry_run_shows_the_flags_as_serve_takes_them() -> None:
     result = run("prefix-caching", "--dry-run")
     assert "--set enable-prefix-caching=false" in result.stdout
-    assert "starts whose length nobody knows yet" in result.stdout
+    assert "starts of unknown length" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -202,3 +202,48 @@ def test_without_the_key_every_request_is_an_error_that_says_so(
     said = json.loads(done.stdout)
     assert (said["ok"], said["errors"]) == (0, 2)
     assert "401" in said["error"] or "Unauthorized" in said["error"]
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions"])
+def test_prompts_and_answers_have_exactly_the_wanted_tokens(
+    roomy_server: Any, tmp_path: Path, endpoint: str
+) -> None:
+    words = ("--endpoint", endpoint, "--input-len", "160", "--output-len", "8:16")
+    done = run(tmp_path, roomy_server.url, "--num-prompts", "12", *words, "--json")
+    assert "estimates" not in done.stderr
+    shots = stored(tmp_path, "shots")
+    assert [shot["ok"] for shot in shots] == [1] * 12
+    # as vLLM's own tokenizer counts, its chat template included
+    assert {shot["prompt_tokens"] for shot in shots} == {160}
+    assert all(shot["output_tokens"] == shot["max_tokens"] for shot in shots)
+    assert {shot["finish_reason"] for shot in shots} == {"length"}
+    assert codes(json.loads(done.stdout)) == {"clean"}
+
+
+def test_a_recorded_body_with_tools_is_replayed_whole(roomy_server: Any, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tool = {"type": "function", "function": {"name": "count", "parameters": schema}}
+    body = {
+        "messages": [{"role": "user", "content": "Count."}],
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "count"}},
+        "max_tokens": 48,
+        "stream": True,
+    }
+    (tmp_path / "bodies.jsonl").write_text(json.dumps(body) + "\n")
+    words = ("--dataset-path", "bodies.jsonl", "--num-prompts", "4", "--repeat", "--json")
+    done = run(tmp_path, roomy_server.url, *words)
+    assert json.loads(done.stdout)["ok"] == 4
+    # had the tool not come along, vLLM would have refused the choice of it
+    assert {shot["finish_reason"] for shot in stored(tmp_path, "shots")} <= {"stop", "length"}
+
+
+def test_embeddings_are_timed_whole(vllm_home: Path, serving: Any, tmp_path: Path) -> None:
+    with serving(vllm_home, "tiny", "--runner", "pooling", "--convert", "embed") as server:
+        words = ("--endpoint", "/v1/embeddings", "--input-len", "100", "--num-prompts", "8")
+        done = run(tmp_path, server.url, *words, "--json")
+    said = json.loads(done.stdout)
+    assert (said["ok"], said["ttft_p50_ms"], said["output_tokens_per_s"]) == (8, None, None)
+    assert said["e2e_p50_ms"] > 0
+    assert {shot["prompt_tokens"] for shot in stored(tmp_path, "shots")} == {100}
+    assert codes(said) == {"not_judged"}

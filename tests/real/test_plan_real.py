@@ -6,8 +6,10 @@ Models of random weights and of unlike attention, each with 1 GiB for the cache:
 import json
 import random
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -337,3 +339,35 @@ def test_groups_blocks_and_concurrency_are_what_vllms_own_functions_say(
             "concurrency": one.reported_concurrency(blocks),
         }
         assert mine == answer, case
+
+
+PARSE = """
+import json, sys
+from vllm.entrypoints.cli.serve import FlexibleArgumentParser, make_arg_parser
+read = make_arg_parser(FlexibleArgumentParser()).parse_args(json.loads(sys.stdin.read()))
+print(json.dumps([read.model_tag, read.max_model_len, read.enable_prefix_caching]))
+"""
+
+
+def test_vllm_takes_the_line_that_a_plan_ends_with(vllm_home: Path, tmp_path: Path) -> None:
+    asked = ("plan", "qwen2.5-7b", "--gpu", "24GiB", "--prompt-tokens", "500", "--output-tokens")
+    planned = subprocess.run(
+        [Path(sys.executable).with_name("toolkit"), *asked, "50", "--no-prefix-caching"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    program, verb, *words = shlex.split(planned.stdout.splitlines()[-1])
+    assert (program, verb) == ("vllm", "serve")
+    read = subprocess.run(
+        [vllm_home / "bin" / "python", "-c", PARSE],
+        input=json.dumps(words),
+        env=engine_environment(vllm_home, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT_S,
+        check=False,
+    )
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout.splitlines()[-1]) == ["Qwen/Qwen2.5-7B-Instruct", 768, False]

@@ -56,7 +56,7 @@ def blast(words: list[str]) -> None:
             write(store, run_id, name, url, int(now) + place)
         store.end_run(run_id, ended_at=now + seconds, client_ok=True)
     if name == "refuses":
-        print("No host answered a single request; `toolkit scout` tells why", file=sys.stderr)
+        print("No host answered any request; `toolkit scout` shows why", file=sys.stderr)
         sys.exit(1)
 
 

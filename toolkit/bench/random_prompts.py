@@ -44,6 +44,13 @@ class Lengths:
     """Of a normal distribution; None: each length is as likely as any other."""
     deviation: float = 0.0
 
+    def __str__(self) -> str:
+        if self.mean is not None:
+            return f"{self.mean:,.0f} tokens on average (deviation {self.deviation:,.0f})"
+        if self.least == self.most:
+            return f"{self.least:,} tokens"
+        return f"{self.least:,} to {self.most:,} tokens"
+
     def at(self, key: str) -> int:
         """The length that belongs to a key: equal at every host, in every run."""
         draw = random.Random(key)  # noqa: S311 (it must repeat itself)

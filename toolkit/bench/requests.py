@@ -367,4 +367,4 @@ def choose_model(
         return ModelChoice(error=f"it does not serve `{wanted}` but {others}")
     if served:
         return ModelChoice(model=served[0].id)
-    return ModelChoice(error="it lists no model, and nobody named one")
+    return ModelChoice(error="it lists no model, and none was named")

@@ -162,7 +162,7 @@ class Bench:
             self.keep_waiting()
         except ToolkitError as error:
             if not self._is_refused:
-                self._warn(f"Warning: {error.message}; the bench goes on and tries again")
+                self._warn(f"Warning: {error.message}; the bench continues and tries again")
             self._is_refused = True
 
     def keep_waiting(self) -> None:

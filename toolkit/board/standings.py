@@ -108,7 +108,7 @@ class Board:
 
     run: str
     at_s: int | None
-    """None: the run has no second yet, and every host stands at zero."""
+    """None: the run has no data yet, and every host stands at zero."""
     window_s: int
     elapsed_s: int
     """Seconds of the window that the run has lived through: less than `window_s` while it is younger."""

@@ -234,7 +234,7 @@ def _verdicts_on(case: Case, comparison: Comparison) -> list[Verdict]:
         verdicts.append(not_judged(gaps))
     elif not verdicts:
         evidence = (
-            f"nothing speaks against its {whole(found.account.answers)} canary answers, and its counters"
+            f"no anomaly found in its {whole(found.account.answers)} canary answers, and its counters"
             " hold what it answered"
         )
         verdicts.append(Verdict(code="clean", confidence="medium", evidence=evidence))

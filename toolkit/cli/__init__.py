@@ -124,11 +124,11 @@ def main() -> None:
     Talk only to servers that you own or may test.
 
     \b
-      toolkit demo                  the whole job in small, on this machine
+      toolkit demo                  a small example contest on this machine
       toolkit example hosts.txt     a file to put your own servers in
       toolkit scout hosts.txt       what is behind each address
       toolkit VERB --help           what a verb does, with examples
 
-    Exit codes: 0 it worked, 1 the input or the world is at fault, 2 the command line is wrong, 130 it was
-    interrupted. Data goes to standard output, all else to standard error.
+    Exit codes: 0 success, 1 a problem with the input, a host or the system, 2 a wrong command line, 130
+    interrupted. Data goes to standard output, everything else to standard error.
     """

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     default=2.0,
     show_default=True,
     metavar="PERCENT",
-    help="A smaller difference is called none.",
+    help="Differences below this count as none.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a metric.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per metric.")
 @database_option
 def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None:
     """Compare two runs of the database, or two hosts of one: is B better than A, worse, or is no difference shown? A and
@@ -46,9 +46,9 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
 
     \f
     Each interval holds the true difference in 95 of 100 cases. It comes from blocks of seconds or of waves, paired where
-    both runs had the same plan. What is smaller than its width a run cannot show: load for longer. A bench needs six
+    both runs had the same plan. A run cannot show what is smaller than its width: load for longer. A bench needs six
     waves, e.g., 48 requests at concurrency 8, and for a p95 240 answers. Runs with other plans are shown, and named as
-    not comparable. What changes from run to run, e.g., a clock or a neighbour, no interval knows: repeat a close call.
+    not comparable. No interval covers what changes from run to run, e.g., a GPU's clock: repeat a close result.
     """
     from toolkit.store import Store
     from toolkit.tuning.compare import compare, side_of

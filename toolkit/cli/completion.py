@@ -5,7 +5,9 @@ import click
 from toolkit.cli.help_page import Command
 
 
-@click.command("completion", cls=Command, short_help="Let your shell complete all of this.")
+@click.command(
+    "completion", cls=Command, short_help="Print the completion script for bash, zsh or fish."
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

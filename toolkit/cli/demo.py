@@ -52,10 +52,13 @@ OWN_HOSTS = "For your own hosts write hosts.txt, a URL a line, and run the same 
 
 
 @click.command(
-    "demo", cls=Command, short_help="The whole job in small, on this machine, without a GPU."
+    "demo", cls=Command, short_help="A small example contest on this machine, without a GPU."
 )
 @click.option(
-    "--seconds", type=click.IntRange(LEAST_SECONDS, MOST_SECONDS), default=60, help="Of blast."
+    "--seconds",
+    type=click.IntRange(LEAST_SECONDS, MOST_SECONDS),
+    default=60,
+    help="Length of the blast.",
 )
 @click.option(
     "--page/--no-page",
@@ -66,19 +69,19 @@ OWN_HOSTS = "For your own hosts write hosts.txt, a URL a line, and run the same 
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Of the leaderboard.  [default: 8501, or a free one]",
+    help="Port of the leaderboard.  [default: 8501, or a free one]",
 )
 @click.option("--real", is_flag=True, help="Put a real vLLM on the CPU among the hosts.")
-@click.option("--keep", is_flag=True, help="Leave the folder with hosts file and database behind.")
+@click.option("--keep", is_flag=True, help="Keep the folder with hosts file and database.")
 def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: bool) -> None:
     """Play a contest on this machine: seven simulated servers, each of another kind, are scouted, benched
-    and blasted; one of them restarts in the middle; then the story is told and the leaderboard served.
-    Each step shows the command that does it for your own hosts. Nothing but this machine is contacted,
-    and nothing is kept unless you say --keep.
+    and blasted; one of them restarts in the middle; then the result is explained and the leaderboard served.
+    Each step shows the command that does it for your own hosts. No other machine is contacted,
+    and nothing is kept without --keep.
 
     \b
       toolkit demo
-      toolkit demo --no-page              end with the story
+      toolkit demo --no-page              end with the explanation
       toolkit demo --seconds 300 --keep   a longer blast, whose database stays
       toolkit demo --real
           with a real vLLM on this machine's CPU among the hosts

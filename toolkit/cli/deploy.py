@@ -43,7 +43,7 @@ ONLY_FOR = {
     "--listen",
     metavar="ADDRESS",
     default="127.0.0.1",
-    help="Where clients are taken; 0.0.0.0 is everywhere.",
+    help="Address to listen on; 0.0.0.0 is all.",
 )
 @advanced("--image", help="vLLM's container image.  [default: the version that was tested]")
 @advanced(
@@ -63,7 +63,7 @@ ONLY_FOR = {
 )
 @advanced("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
 @click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
-@json_option("a file")
+@json_option("file")
 def command(
     *,
     kind: str,

@@ -21,29 +21,33 @@ LONGEST_S = 86_400
 
 
 @click.command(
-    "impact", cls=Command, short_help="What a restart costs in the window, and when it pays."
+    "impact", cls=Command, short_help="What a restart costs on the board, and when it pays off."
 )
-@click.option("--downtime", type=DURATION, help="How long it answers nothing.")
+@click.option("--downtime", type=DURATION, help="How long the host is down.")
 @click.option(
-    "--window", type=DURATION, default="15m", show_default=True, help="That the board looks back."
+    "--window", type=DURATION, default="15m", show_default=True, help="Window of the board."
 )
 @click.option("--rps", type=float, help=f"Answered a second before it.  [default: {RPS:g}]")
-@advanced("--error-rps", type=float, help="Failing a second while it is down.  [default: as --rps]")
+@advanced(
+    "--error-rps",
+    type=float,
+    help="Failed requests per second while it is down.  [default: as --rps]",
+)
 @click.option(
     "--gain", type=float, help=f"Answered a second after it / before it.  [default: {GAIN:g}]"
 )
-@click.option("--left", type=DURATION, help="From the first second down to the contest's end.")
+@click.option(
+    "--left", type=DURATION, help="Time from the start of the downtime to the contest's end."
+)
 @click.option(
     "--run",
     metavar="RUN",
     type=run_word("blast"),
     help="Look at an outage of this run.  [default: the newest blast]",
 )
-@click.option("--host", metavar="NAME", type=HOST, help="Whose outage, in a run.")
+@click.option("--host", metavar="NAME", type=HOST, help="Host of the outage, in a run.")
 @advanced("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
-@advanced(
-    "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."
-)
+@advanced("--all", "everything", is_flag=True, help="Ignore a freeze of the board, as its owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--chart",
@@ -69,8 +73,8 @@ def command(
     chart: Path | None,
     database: Path,
 ) -> None:
-    """Say what a restart costs on a board with a rolling window: the error rate at its peak, how long the window stays
-    tainted, and when a faster server has paid the downtime back. Times count from the first second down.
+    """Say what a restart costs on a board with a rolling window: the error rate at its peak, how long errors stay
+    in the window, and when a faster server has paid the downtime back. Times count from the first second down.
 
     \b
       toolkit impact --downtime 5m --rps 10 --gain 1.3

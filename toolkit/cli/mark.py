@@ -17,7 +17,7 @@ SLACK_S = 1.0
 """A moment further ahead than this is a slip."""
 
 
-@click.command("mark", cls=Command, short_help="Write down what somebody did to a host.")
+@click.command("mark", cls=Command, short_help="Record what was changed on a host.")
 @click.argument("words", nargs=-1, metavar="HOST TEXT", type=HOST)
 @click.option("--all", "everyone", is_flag=True, help="It concerns all hosts; leave HOST out.")
 @click.option(

@@ -309,7 +309,7 @@ database_option = advanced(
     show_default=True,
     show_envvar=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The SQLite file, made on first use.",
+    help="SQLite database file, created on first use.",
 )
 
 
@@ -340,12 +340,14 @@ def hosts_words(hosts: Sequence[str], listed_in: str | None, only: Sequence[str]
 
 
 def json_option(each: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command `--json`; `each`: what an object is of, e.g., `a host`."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object {each}.")
+    """Give a command `--json`; `each`: what an object is of, e.g., `host`."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help=f"Print one JSON object per {each}."
+    )
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--insecure` and `--ca`."""
-    trust = advanced("--ca", type=FILE, help="Trust the certificates in this file, too.")
+    trust = advanced("--ca", type=FILE, help="Also trust the certificates in this file.")
     accept = advanced("--insecure", is_flag=True, help="Accept any TLS certificate.")
     return accept(trust(command))

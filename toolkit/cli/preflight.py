@@ -23,27 +23,27 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command("preflight", cls=Command, short_help="Say whether this machine is fit to serve.")
-@click.option("--model", type=MODEL, help="What will be served: its weights need room.")
+@click.option("--model", type=MODEL, help="Model to be served: checks room for its weights.")
 @click.option(
     "--port",
     "ports",
     type=click.IntRange(1, 65_535),
     multiple=True,
     default=(8000,),
-    help="To be listened on; may be repeated.",
+    help="Port to listen on; may be repeated.",
 )
 @advanced(
     "--host",
     metavar="ADDRESS",
     default="0.0.0.0",  # noqa: S104 (asked about, not bound)
-    help="Where clients will be taken.",
+    help="Address to listen on.",
 )
 @click.option(
     "--users",
     "--for",
     type=click.IntRange(1, 100_000),
     default=256,
-    help="Clients at the same time.",
+    help="Simultaneous clients.",
 )
 @advanced("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
 @advanced("--quantization", type=QUANTIZATION, help="As in `toolkit plan`: fp8, awq ...")
@@ -62,10 +62,10 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     help="Where models go.  [default: HF's cache]",
 )
 @advanced("--vllm", metavar="COMMAND", default="vllm", help="The command that starts vLLM.")
-@click.option("--cpu", is_flag=True, help="It will be served by the CPU.")
-@click.option("--sim", is_flag=True, help="The simulator will serve: neither GPU nor vLLM.")
-@click.option("--fix", is_flag=True, help="Do what needs no risk, then look again.")
-@json_option("a check")
+@click.option("--cpu", is_flag=True, help="Serve on the CPU.")
+@click.option("--sim", is_flag=True, help="Serve with the simulator: neither GPU nor vLLM.")
+@click.option("--fix", is_flag=True, help="Apply the safe fixes, then check again.")
+@json_option("check")
 def command(
     *,
     model: str | None,
@@ -82,10 +82,10 @@ def command(
     fix: bool,
     as_json: bool,
 ) -> None:
-    """Look at everything that serving stumbles over, before it does: open files, disk, memory and
+    """Check what serving may fail on, before it does: open files, disk, memory and
     /dev/shm, ports, the kernel's limits for connections, GPUs, vLLM and the CUDA it was built for,
-    cores and clock. Each line says what was found and why it matters; below stand the commands
-    that fix it, to be pasted. Nothing is changed without --fix, and nobody else is contacted.
+    cores and clock. Each line says what was found and why it matters; below it are the
+    commands to paste that fix it. Nothing is changed without --fix, and no other machine is contacted.
 
     \b
       toolkit preflight
@@ -98,7 +98,7 @@ def command(
       toolkit preflight --fix
       toolkit preflight --json
 
-    --fix does only what needs no risk: more open files for what it starts, files of killed servers
+    --fix does only what is safe: more open files for what it starts, files of killed servers
     in /dev/shm, GPUs that stay awake (as root). It says what it did and what it left to you.
 
     Exits with 1 when a check fails; a machine with warnings serves.

@@ -54,7 +54,12 @@ MOST_EVENTS = 200
     type=VARIABLE,
     help="The variable that holds the key for --call.",
 )
-@click.option("--gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Of one GPU.")
+@click.option(
+    "--gpu-hour",
+    type=click.FloatRange(min=0),
+    metavar="PRICE",
+    help="Price of one GPU for an hour.",
+)
 @advanced(
     "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="That served the run."
 )

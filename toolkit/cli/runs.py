@@ -45,7 +45,7 @@ LIVE_S = 60.0
     invoke_without_command=True,
 )
 @click.option("--verb", type=VERB, help="Only runs of this command, e.g., `blast`.")
-@json_option("a run")
+@json_option("run")
 @database_option
 @click.pass_context
 def command(context: click.Context, verb: str | None, as_json: bool, database: Path) -> None:
@@ -186,7 +186,7 @@ USUAL_ROWS: dict[str, Rows] = {"blast": "tallies", "capture": "requests"}
 @command.command("export", short_help="Write a run's rows as CSV or JSON lines.")
 @click.argument("run_id", metavar="RUN", type=run_word())
 @click.option("--csv", "format_", flag_value="csv", help="With a header line.  [default]")
-@click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object a line.")
+@click.option("--jsonl", "format_", flag_value="jsonl", help="JSON lines, one object per line.")
 @click.option(
     "--shots",
     "rows",
@@ -470,7 +470,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
                 what.append(f"{counted(sightings, 'sighting')} from before {since}")
             if not is_terminal():
                 raise ToolkitError(
-                    f"nobody is here to say yes to deleting {' and '.join(what)}",
+                    f"there is no terminal to confirm deleting {' and '.join(what)}",
                     "Add `--yes` to delete without a question",
                 )
             if not click.confirm(f"Delete {' and '.join(what)}?", err=True):

@@ -44,11 +44,13 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 
 
 @click.command(
-    "scout", cls=Command, short_help="Look at every host: what it is, how full, what changed."
+    "scout", cls=Command, short_help="Inspect every host: engine, settings, load, changes."
 )
 @hosts_argument
 @advanced("--timeout", type=DURATION, default="5s", help="For all pages of one host.")
-@click.option("--interval", type=DURATION, help="Look twice, this far apart, and show true rates.")
+@click.option(
+    "--interval", type=DURATION, help="Scrape twice, this far apart, and show the rates between."
+)
 @click.option(
     "--watch",
     is_flag=True,
@@ -58,15 +60,17 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
     "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
 )
 @click.option(
-    "--history", type=HOST, help="Show from the database how a host changed; contact nobody."
+    "--history", type=HOST, help="Show from the database how a host changed; contacts no host."
 )
-@json_option("a host")
+@json_option("host")
 @database_option
 @click.option(
-    "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."
+    "--no-store",
+    is_flag=True,
+    help="Do not store anything; changes since the last scrape are not reported.",
 )
 @tls_options
-@advanced("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
+@advanced("-v", "--verbose", is_flag=True, help="Log each request on stderr.")
 def command(
     *,
     hosts: tuple[str, ...],
@@ -92,8 +96,8 @@ def command(
       toolkit scout hosts.txt
       toolkit scout 127.0.0.1:8000 --json
       toolkit scout hosts.txt --interval 5s
-          two looks and true rates between them
-      toolkit scout hosts.txt --watch   a live table, every look stored
+          two scrapes, and the rates between them
+      toolkit scout hosts.txt --watch   a live table; every scrape is stored
       toolkit scout --history alice     how a host changed
 
     \f

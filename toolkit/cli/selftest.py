@@ -25,14 +25,14 @@ LEGEND = (
 )
 
 
-@click.command("selftest", cls=Command, short_help="Prove that the bench's clock is right here.")
+@click.command("selftest", cls=Command, short_help="Check how exactly this machine measures times.")
 @click.option(
     "--streams",
     type=LEVELS,
     default="1,10,100,500",
     show_default=True,
     metavar="1,10,...",
-    help="So many at once, one level after the other.",
+    help="Concurrent streams, one level after the other.",
 )
 @click.option(
     "--tokens", type=click.IntRange(2, 100_000), default=100, show_default=True, help="Per answer."
@@ -41,12 +41,12 @@ LEGEND = (
     "--interval", type=DURATION, default="10ms", show_default=True, help="Between two tokens."
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a level, and one of all."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per level, and a summary."
 )
 def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: bool) -> None:
-    """Measure what the bench's own client adds to the times it tells. A local server writes into each token when it
+    """Measure what the bench's own client adds to the times it reports. A local server writes into each token when it
     was sent; the client reads up to 500 streams of a token every 10 ms; both use one clock, so the difference is the
-    client's. Nothing but this machine is contacted.
+    client's. No other machine is contacted.
 
     \b
       toolkit selftest

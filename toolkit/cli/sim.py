@@ -76,7 +76,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="Name the personalities.")
-@json_option("a personality")
+@json_option("personality")
 def list_(as_json: bool) -> None:
     """Name the personalities and what they do.
 
@@ -97,13 +97,13 @@ def list_(as_json: bool) -> None:
 
 
 SHARED = (
-    advanced("--host", metavar="ADDRESS", default="127.0.0.1", help="Where clients are taken."),
+    advanced("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on."),
     advanced("--model", metavar="NAME", help="Served name instead of the personality's own."),
     advanced(
         "--dialect",
         type=click.Choice(("v0", "v1", "rust")),
         default="v1",
-        help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
+        help="Format of /metrics: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
     ),
     advanced("--api-key-env", type=VARIABLE, help="Ask for the API key that this variable holds."),
     advanced(
@@ -112,12 +112,12 @@ SHARED = (
         default=1.0,
         help="0.1 runs ten times as fast.",
     ),
-    advanced("--seed", type=int, default=0, help="For all dice."),
+    advanced("--seed", type=int, default=0, help="Random seed."),
     click.option(
         "--load",
         type=click.IntRange(min=0),
         default=0,
-        help="Synthetic clients a server, past HTTP: its counters move by themselves.",
+        help="Synthetic clients per server, without HTTP: its counters move by themselves.",
     ),
     click.option(
         "--set",
@@ -126,7 +126,7 @@ SHARED = (
         metavar="NAME=VALUE",
         help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
     ),
-    click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
+    click.option("--for", "seconds", type=DURATION, help="Stop after this long, e.g., `30s`."),
 )
 """Options that one server and a fleet have in common; `_changes` reads them."""
 
@@ -155,7 +155,9 @@ def shared_options(function: Callable[..., None]) -> Callable[..., None]:
 @shared_options
 @advanced("--engines", type=click.IntRange(min=1), default=1, help="Data-parallel engines.")
 @advanced(
-    "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
+    "--startup",
+    type=DURATION,
+    help="Refuse connections for this long first, as while a model loads.",
 )
 @advanced("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
 @advanced("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")

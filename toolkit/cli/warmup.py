@@ -45,7 +45,7 @@ KINDS = {"structured": " structured", "long": " long"}
 
 
 @click.command(
-    "warmup", cls=Command, short_help="Ask servers until they are warm; cold against warm."
+    "warmup", cls=Command, short_help="Send requests until servers are warm; compare cold and warm."
 )
 @hosts_argument
 @advanced(
@@ -71,7 +71,7 @@ KINDS = {"structured": " structured", "long": " long"}
 @click.option(
     "--seen",
     is_flag=True,
-    help="Prompts that clients sent, from the database, where texts were kept.",
+    help="Use the prompts that clients sent, from the database, where texts were kept.",
 )
 @advanced(
     "--run",
@@ -104,7 +104,7 @@ KINDS = {"structured": " structured", "long": " long"}
     "limit_s",
     type=DURATION,
     default="10m",
-    help="For all of it: a cold server may take minutes for its first answer.",
+    help="Time limit of it all: a cold server may take minutes for its first answer.",
 )
 @advanced(
     "--log",
@@ -115,7 +115,7 @@ KINDS = {"structured": " structured", "long": " long"}
 @advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@json_option("a host")
+@json_option("host")
 @database_option
 @tls_options
 def command(

@@ -97,9 +97,9 @@ def duration(
     help="What COMMAND says.",
 )
 @click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
-@json_option("an event")
+@json_option("event")
 @database_option
-@advanced("--no-store", is_flag=True, help="Keep nothing.")
+@advanced("--no-store", is_flag=True, help="Do not store anything.")
 def command(
     *,
     command: tuple[str, ...],
@@ -120,8 +120,8 @@ def command(
     **guard: Any,
 ) -> None:
     """Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
-    counts moves and a token that it is asked for does not come, its whole family is ended, started again, and warmed up. A busy server
-    is never restarted. Without COMMAND it only watches and tells. Events are printed, and kept for the leaderboard.
+    counts moves and a token that it is asked for does not come, all its processes are ended, started again, and warmed up. A busy server
+    is never restarted. Without COMMAND it only watches and reports. Events are printed, and kept for the leaderboard.
 
     \b
       toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000

@@ -51,7 +51,7 @@ def document(
         tag("p", found, class_="headline"),
         tag("p", about, class_="told") if about is not None else None,
         sections,
-        tag("h2", "What this rests on"),
+        tag("h2", "Methodology"),
         notes_list(notes, no_notes),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"

@@ -204,7 +204,7 @@ class StackSupervisor:
             if run is not None:
                 raise ToolkitError(
                     f"a blast is on (run `{run}`), and clients would notice",
-                    "Wait for its end, or say --yes; `toolkit impact` tells what a downtime costs",
+                    "Wait for its end, or say --yes; `toolkit impact` shows what a downtime costs",
                 )
             if word == "swap":
                 question = await self._swap(engine, setting, order, say)

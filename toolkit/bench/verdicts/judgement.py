@@ -96,7 +96,7 @@ class Judgement:
                 f" the server counted the {whole(ours.tokens)} tokens that they hold"
             )
         else:
-            evidence = f"nothing speaks against its {whole(ours.answers)} answers"
+            evidence = f"no anomaly found in its {whole(ours.answers)} answers"
         if self.gaps:
             evidence += f" (not judged: {not_judged(self.gaps).evidence})"
         confidence: Confidence = "high" if is_exact else "medium"

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from toolkit.bench.health import Fitness
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.random_prompts import read_lengths
 from toolkit.bench.results import Result
 from toolkit.bench.summary import HostSummary
 from toolkit.cli.bench.table import (
@@ -58,11 +59,14 @@ def bench_page(judged: Sequence[Result], plan: BenchPlan, fitness: Fitness, prof
     hosts = [result.summary for result in judged]
     sweeps = [result for result in judged if result.levels]
     good = [GOOD, GOODPUT] if any(one.good_share is not None for one in hosts) else []
-    columns = [HOST, *([AT_ONCE] if sweeps else []), *FIGURES.values(), *good, VERDICTS]
+    # in sight on any screen
+    columns = [HOST, VERDICTS, *([AT_ONCE] if sweeps else []), *FIGURES.values(), *good]
     first = fastest(hosts)
     prompts = f"the prompts of `{profile}`" if plan.input_len is None else "random prompts"
     if plan.input_len:
-        prompts += f" of {plan.input_len} tokens"
+        prompts += f" of {read_lengths(plan.input_len)}"
+    if plan.output_len:
+        prompts += f", answers of {read_lengths(plan.output_len)}"
     many = "" if plan.requests is None else f"{counted(plan.requests, 'request')} to each host, "
     how = f"{many}{plan.rate:g} a second" if plan.rate else f"{many}{plan.concurrency:,} at once"
     if plan.levels:

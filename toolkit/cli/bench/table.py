@@ -151,7 +151,7 @@ def fastest(figures: Sequence[HostSummary]) -> str | None:
     first = min(clean, key=typical_ms)
     tied = ", ".join(name for name in first.tied_with if any(one.name == name for one in clean))
     answers = f"answers of {latency(typical_ms(first))} in the median"
-    rest = f"does not tell it from {tied}" if tied else "tells it from every other clean host"
+    rest = f"shows no difference to {tied}" if tied else "shows it ahead of every other clean host"
     return f"{first.name}: {answers}; this run {rest}"
 
 
@@ -160,21 +160,23 @@ def sweep_sentence(sweep: Result) -> str:
     parts = []
     if sweep.summary.good_share is not None:
         best = sweep.best_concurrency
-        kept = f"{best} at once is the most that keeps the limits"
-        parts.append(kept if best else "no level keeps the limits")
+        kept = f"{best} at once is the most within the limits"
+        parts.append(kept if best else "no level is within the limits")
     answered = [level for level in sweep.levels if level.rps]
     fastest = max(answered, key=lambda level: level.rps or 0.0, default=None)
     if fastest is None:
         parts.append("nothing was answered at any level")
     elif sweep.knee_concurrency:
         at = sweep.knee_concurrency
-        parts.append(f"beyond {at} at once it answers no more a second, only later")
+        parts.append(f"beyond {at} at once it answers no more requests per second, only later")
     elif len(answered) == 1:
-        parts.append("answered at one level only, so nobody can tell where it stops to gain")
+        parts.append(
+            "answered at one level only, which does not show where throughput stops growing"
+        )
     elif fastest is answered[-1]:
         parts.append("its throughput still grew at the last level")
     else:
         parts.append(
-            f"most a second at {fastest.concurrency} at once; answers took not much longer beyond it"
+            f"highest throughput at {fastest.concurrency} at once, and answers took little longer above it"
         )
     return "; ".join(parts)

@@ -63,41 +63,43 @@ LEVEL_KEYS = (
     "--num-prompts",
     aliases=["--requests"],
     type=click.IntRange(max=MOST_PROMPTS),
-    help=f"Per host.  [default: {NUM_PROMPTS}]",
+    help=f"Requests per host.  [default: {NUM_PROMPTS}]",
 )
 @option(
     "--max-concurrency",
     aliases=["--concurrency", "--most-under-way"],
     type=int,
-    help=f"At once, per host.  [default: {CONCURRENCY}]",
+    help=f"Requests in flight per host.  [default: {CONCURRENCY}]",
 )
 @option(
     "--duration",
     type=DURATION,
-    help="Go on so long instead of counting requests; with both, whichever ends first.",
+    help="Run this long instead of a number of requests; with both, whichever ends first.",
 )
 @option(
     "--request-rate",
     aliases=["--rate"],
     type=float,
-    help="A second and host, whatever answers take, up to --max-concurrency "
-    f"(then {MOST_IN_FLIGHT:,}).",
+    help="Requests per second and host, sent on schedule, up to --max-concurrency "
+    f"in flight (then {MOST_IN_FLIGHT:,}).",
 )
 @advanced(
     "--arrival",
     type=click.Choice(["poisson", "constant"]),
-    help="How --request-rate spaces them.  [default: poisson]",
+    help="Spacing of --request-rate.  [default: poisson]",
 )
 @click.option(
     "--sweep-concurrency",
     type=LEVELS,
     default=(),
     metavar="1,2,4,...",
-    help="Run each of these concurrencies; ends with a table, a picture, and the best one.",
+    help="Run at each of these concurrencies; ends with a table, a chart and the best one.",
 )
 @advanced("--sequential", is_flag=True, help="One host after the other, not all at once.")
 @advanced("--stream/--no-stream", default=None, help="Stream all answers, or none.")
-@advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
+@advanced(
+    "--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Share of streamed answers."
+)
 @advanced(
     "--endpoint",
     type=click.Choice(ENDPOINTS),
@@ -119,7 +121,11 @@ LEVEL_KEYS = (
     metavar="TOKENS",
     help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
 )
-@advanced("--max-tokens", type=int, help=f"Per answer.  [default: profile, else {MAX_TOKENS}]")
+@advanced(
+    "--max-tokens",
+    type=int,
+    help=f"Most tokens per answer.  [default: the profile's, else {MAX_TOKENS}]",
+)
 @advanced("--temperature", type=float, help="Sent only when given.")
 @advanced("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
 @option(
@@ -131,30 +137,34 @@ LEVEL_KEYS = (
     type=PROFILE,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).",
 )
-@advanced("--unique", is_flag=True, help="No prompt twice.")
+@advanced("--unique", is_flag=True, help="Send no prompt twice.")
 @advanced(
     "--repeat",
     is_flag=True,
-    help="Prompts as they are, again and again. With --unique, or with neither: unique ones, and "
-    "a quarter exact twins of earlier ones.",
+    help="Send the prompts unchanged, again and again. With both or neither of --unique and --repeat: "
+    "unique prompts, and a quarter of the requests repeat an earlier one exactly.",
 )
 @advanced(
     "--nonce",
     type=click.Choice(["front", "end"]),
-    help="Where unique prompts carry their mark: `end` lets prefix caches work.  [default: front]",
+    help="Where the mark stands that makes a prompt unique; `end` lets prefix caches work.  [default: front]",
 )
 @advanced(
     "--warmup",
     type=click.IntRange(max=MOST_PROMPTS),
     default=0,
     show_default=True,
-    help="Requests before, with other prompts, uncounted.",
+    help="Warm-up requests before, with other prompts; not counted.",
 )
-@advanced("--goodput", metavar="ttft:500ms,tpot:50ms,e2e:10s", help="What a good answer keeps.")
+@advanced(
+    "--goodput",
+    metavar="ttft:500ms,tpot:50ms,e2e:10s",
+    help="Limits that a good answer stays within.",
+)
 @advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@advanced("--timeout", type=DURATION, default="120s", show_default=True, help="For one request.")
+@advanced("--timeout", type=DURATION, default="120s", show_default=True, help="Of one request.")
 @advanced(
     "--seed",
     type=int,
@@ -165,22 +175,22 @@ LEVEL_KEYS = (
 @advanced(
     "--chart",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where a sweep's picture goes, a PNG.  [default: sweep-RUN.png beside the database]",
+    help="PNG file for the chart of a sweep.  [default: sweep-RUN.png beside the database]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per host.")
 @advanced(
     "--csv",
     "csv_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the figures, a line a host, of a sweep a line a level.",
+    help="Write the figures as CSV, a line per host, or per level of a sweep.",
 )
 @advanced(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write table, verdicts and plot as one page.",
+    help="Write table, verdicts and plots as one page.",
 )
 @database_option
-@advanced("--no-store", is_flag=True, help="Keep nothing.")
+@advanced("--no-store", is_flag=True, help="Do not store anything.")
 @tls_options
 def command(
     *,
@@ -515,7 +525,7 @@ def _measure(bench: "Bench", progress: BenchProgress) -> bool:
             )
             runner.run(bench.run())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("Stopped: requests that were under way are in no figure", err=True)
+        click.echo("Stopped: requests in flight are not counted", err=True)
         return True
     return False
 

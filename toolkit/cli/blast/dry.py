@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from toolkit.bench.plan import CHAT, EMBEDDINGS
-from toolkit.bench.random_prompts import RANDOM_PROMPT
+from toolkit.bench.random_prompts import RANDOM_PROMPT, read_lengths
 from toolkit.bench.requests import proportions
 from toolkit.cli.blast.plan import BlastPlan
 from toolkit.cli.output import print_json
@@ -120,28 +120,28 @@ def sentences(plan: BlastPlan, scout_every_s: float | None) -> Iterator[str]:
         yield f"Phase `{phase.name}`: {spoken(phase.length_s)}, {users} a host."
     if plan.rate is None:
         yield (
-            f"A user asks again once it is answered; `requests` assumes {ANSWER_S:g} s an answer. "
-            "Nobody was asked."
+            f"A user sends its next request after the answer; `requests` assumes {ANSWER_S:g} s per answer, "
+            "which was not measured."
         )
     else:
-        yield f"Every host is sent {plan.rate:g} requests a second, whatever answers take."
+        yield f"Every host is sent {plan.rate:g} requests per second, on schedule."
     if plan.input_len:
         yield (
-            f"Random prompts of {plan.input_len} tokens, as each host's own tokenizer counts; no two alike."
+            f"Random prompts of {read_lengths(plan.input_len)}, as each host's own tokenizer counts; no two are equal."
         )
     if plan.output_len:
-        yield f"Answers of exactly {plan.output_len} tokens: vLLM and SGLang are told to ignore the end of text."
+        yield f"Answers of {read_lengths(plan.output_len)}: vLLM and SGLang are told to ignore the end of text."
     if plan.endpoint != CHAT:
-        yield f"Asked is {plan.endpoint}."
+        yield f"Requests go to {plan.endpoint}."
     if plan.endpoint != EMBEDDINGS:
         yield f"{plan.streamed:.0%} of the answers are streamed."
     if plan.canaries:
         yield (
-            f"{plan.canaries:g} % of the requests are canaries: a prompt like no other, then exactly the same "
-            "again. They are counted apart and never ranked."
+            f"{plan.canaries:g} % of the requests are canaries: a unique prompt, then exactly the same "
+            "again. They are counted separately and never ranked."
         )
     if scout_every_s is None:
-        yield "Nobody looks at the hosts beside the load."
+        yield "The hosts are not scraped during the load."
     else:
-        yield f"Scout looks at each host every {scout_every_s:g} s beside the load."
+        yield f"Scout scrapes each host every {scout_every_s:g} s during the load."
     yield "Nothing was sent."

@@ -66,18 +66,18 @@ KNOWN_RUNS = 5
 @click.option(
     "--users",
     type=click.IntRange(1, MOST_USERS),
-    help="All together, each with one request under way; rounded up to a multiple of the hosts.  "
+    help="For all hosts together, each with one request in flight; rounded up to a multiple of the hosts.  "
     f"[default: {USERS}]",
 )
 @advanced(
     "--spawn-rate",
     type=click.FloatRange(min=0, min_open=True),
-    help="Users started a second, all hosts together.  [default: all at once, up to 100]",
+    help="Users started per second, for all hosts together.  [default: all at once, up to 100]",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    help="Requests a second and host, whatever answers take; `--users` caps those under way.",
+    help="Requests per second and host, sent on schedule; `--users` is the most in flight.",
 )
 @option(
     "--profile",
@@ -106,8 +106,14 @@ KNOWN_RUNS = 5
     metavar="TOKENS",
     help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
 )
-@advanced("--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Stream so many.")
-@advanced("--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]")
+@advanced(
+    "--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Share of streamed answers."
+)
+@advanced(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Most tokens per answer.  [default: the profile's]",
+)
 @advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
@@ -115,7 +121,7 @@ KNOWN_RUNS = 5
     "--canaries",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    help="Unique prompts and their exact twins, which show who answers from memory; never ranked, "
+    help="Unique prompts, each sent twice, which show who answers from a cache; never ranked, "
     "0 for none.  [default: 1]",
 )
 @advanced(
@@ -127,29 +133,29 @@ KNOWN_RUNS = 5
 @advanced(
     "--processes",
     type=click.IntRange(1, 256),
-    help="Processes that make the load, at most a core each.  [default: 1]",
+    help="Processes that generate the load, one core each.  [default: 1]",
 )
 @advanced(
     "--window",
     type=DURATION,
     default=f"{WINDOW_S / 60:g}m",
     show_default=True,
-    help="What the standings look back on.",
+    help="Time window of the standings.",
 )
 @click.option(
     "--resume",
     metavar="RUN",
     type=run_word("blast"),
-    help="Go on with a run; what is not said of its load is as it was.",
+    help="Continue a run; options that are not given are as they were.",
 )
-@click.option("--dry-run", is_flag=True, help="Show who would be sent what; send nothing.")
-@advanced("--no-scout", is_flag=True, help="Let scout not look at the hosts beside the load.")
+@click.option("--dry-run", is_flag=True, help="Show what each host would be sent; send nothing.")
+@advanced("--no-scout", is_flag=True, help="Do not scrape the hosts during the load.")
 @advanced(
     "--scout-every",
     type=DURATION,
     default=f"{SCOUT_EVERY_S:g}s",
     show_default=True,
-    help="How often it looks at each host.",
+    help="How often scout scrapes each host.",
 )
 @advanced(
     "--non-neutral",
@@ -157,7 +163,7 @@ KNOWN_RUNS = 5
     help="Run although a host is on this machine; the run is marked as not valid for ranking.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a host of the final standings."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per host of the final standings."
 )
 @click.option("--is-demo", is_flag=True, hidden=True, help="Its database is gone at its end.")
 @database_option
@@ -185,12 +191,12 @@ def command(
     Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
 
     \b
-      toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
+      toolkit blast hosts.txt --dry-run   what each host would be sent; sends nothing
       toolkit blast hosts.txt --duration 2h --users 32
     \f
     \b
       toolkit blast hosts.txt --rate 4 --duration 10m
-          4 requests a second to each host
+          4 requests per second to each host
       toolkit blast hosts.txt --profile bench --mix 100
           other prompts, all answers streamed
       toolkit blast hosts.txt --input-len 512 --output-len 256:512
@@ -438,7 +444,7 @@ def _show_end(
     # of the whole run: the window of the standings may hold no answer
     sums = store.tally_sums(run)
     if not any(one.ok for (_, _, kind), one in sums.items() if kind == "ranked"):
-        click.echo("No host answered a single request; `toolkit scout` tells why", err=True)
+        click.echo("No host answered any request; `toolkit scout` shows why", err=True)
         return FAILED
     return WORKED
 

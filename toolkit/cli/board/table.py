@@ -124,7 +124,7 @@ def picture(
     below = list(notes((one.name, *each) for one in shown for each in _sentences(one)))
     if board.limited_s:
         length = spoken(board.limited_s)
-        done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
+        done = "not counted" if board.skip_limited else "counted; `--skip-limited` leaves them out"
         text = f"The load generator was the limit in {length} of the window, for all hosts: {done}"
         below.append(Text(text, style="yellow"))
     if below:
@@ -143,7 +143,7 @@ def picture(
     # what marks mean, as far as they stand there
     marks = ""
     if any(0 < samples < FEW_FOR_P95 for one in shown for samples in (one.ok, one.streamed)):
-        marks += f" {UNSURE}: fewer answers than a sure quantile needs."
+        marks += f" {UNSURE}: not enough answers to judge the percentile."
     if any(one.hit_share_inferred or one.output_tokens_estimated for one in shown):
         marks += " ~: inferred from times, or counted from chunks."
     rules = Text(f"{FORMULAS[board.rank_by]}. {TIES}{marks}", style="dim")
@@ -162,8 +162,8 @@ def _sentences(one: Standing) -> Iterator[tuple[str, str]]:
     for interval in one.taints:
         what = f"{time_of_day(interval.from_s)[:5]} {'restart' if interval.restarted else 'outage'}"
         left_s = interval.clean_in_s
-        end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
-        yield "tainted", f"still in the window: {spoken(interval.in_window_s)} of the {what}, {end}"
+        end = "still down" if left_s is None else f"out of it in {spoken(left_s)}"
+        yield "downtime", f"{spoken(interval.in_window_s)} of the {what} in the window, {end}"
     if not one.ok:
         yield one.trouble or "no answer", "nothing was answered in the window"
     elif one.trouble == "down":
@@ -176,7 +176,7 @@ def heading(board: Board, now: float | None = None) -> Text:
     """What is shown, of when, and how old it is."""
     run = f"run {board.run}"
     if board.at_s is None:
-        return Text(f"{run}: no second yet")
+        return Text(f"{run}: no data yet")
     window = f"last {spoken(board.window_s)}"
     if board.elapsed_s < board.window_s:
         window = f"first {spoken(board.elapsed_s)} (of a window of {spoken(board.window_s)})"

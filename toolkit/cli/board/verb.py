@@ -62,7 +62,8 @@ figures.
       the public board stops here, for whoever may not see the database
   toolkit board reveal    and shows everything again
 
---honest leaves out who cuts answers short, claims tokens, lets another engine answer, or was not judged.
+--honest excludes hosts that cut answers short, claim tokens that were not generated or let another engine
+answer, and hosts that could not be judged.
 """
 
 run_option = advanced(
@@ -78,34 +79,34 @@ run_option = advanced(
     "board",
     cls=Group,
     help=EXAMPLES,
-    short_help="Who leads a blast, over a rolling window.",
+    short_help="Rank the hosts of a blast over a rolling window.",
     invoke_without_command=True,
 )
-@click.option("--watch", is_flag=True, help="Draw it anew every 2 s.")
+@click.option("--watch", is_flag=True, help="Redraw every 2 s.")
 @advanced(
-    "--count", type=click.IntRange(min=1), help="End --watch or --publish after so many refreshes."
+    "--count", type=click.IntRange(min=1), help="End --watch or --publish after this many updates."
 )
-@click.option("--at", type=MOMENT, help='As it stood then: `14:32`, `"5m ago"`.')
+@click.option("--at", type=MOMENT, help='As it was at that time: `14:32`, `"5m ago"`.')
 @click.option(
-    "--window", type=DURATION, default="15m", show_default=True, help="How far it looks back."
+    "--window", type=DURATION, default="15m", show_default=True, help="Length of the window."
 )
 @click.option(
     "--rank-by",
     type=click.Choice(RANK_BY),
     default="rps",
     show_default=True,
-    help="What decides.",
+    help="Metric to rank by.",
 )
-@click.option("--honest", is_flag=True, help="Leave out who tricks or was not judged.")
+@click.option("--honest", is_flag=True, help="Exclude hosts flagged for cheating or not judged.")
 @advanced(
     "--skip-limited",
     is_flag=True,
     help="Leave out seconds in which the load generator was the limit, for all hosts.",
 )
 @run_option
-@advanced("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
-@advanced("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
+@advanced("--all", "everything", is_flag=True, help="Ignore a freeze, as the board's owner.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per host.")
+@advanced("--csv", "as_csv", is_flag=True, help="Print CSV: a header, and a line per host.")
 @click.option(
     "--serve",
     is_flag=True,
@@ -253,7 +254,7 @@ def command(
         print_board(board, events, now=time.time() if at is None else None)
 
 
-@command.command("freeze", short_help="Let the public board stop at a moment.")
+@command.command("freeze", short_help="Freeze the public board at a moment.")
 @click.option("--at", type=MOMENT, default="now", show_default=True, help="The last moment shown.")
 @run_option
 @database_option

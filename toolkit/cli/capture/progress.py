@@ -101,7 +101,7 @@ class CaptureProgress:
         """A sign of life while nothing arrives, and where else to look."""
         ports = " or ".join(map(str, self._ports))
         if self._losses.encrypted:
-            return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
+            return f"port {ports} speaks TLS, which cannot be read here; Ctrl-C shows what to do"
         if self._losses.segments:
             what = "request with its answer" if self._with_answers else "request"
             return f"packets arrive on port {ports}, but no {what} has come whole yet"

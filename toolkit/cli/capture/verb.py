@@ -78,21 +78,21 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
 @advanced("--follow", is_flag=True, help="Go on with what is appended to FILE.")
 @advanced("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a request, and one of all."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per request, and a summary."
 )
 @advanced("--bodies", is_flag=True, help="With --json: print each body in full.")
 @advanced(
     "--jsonl",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append one JSON object a request to this file.",
+    help="Append one JSON object per request to this file.",
 )
 @advanced("--rotate", type=SIZE, help="Move FILE to FILE.1 at this size.  [default: 100MB]")
 @advanced("--keep", type=click.IntRange(0), help="Old files kept.  [default: 9]")
 @click.option("--store-prompts", is_flag=True, help="Keep prompts' text, not only its hash.")
 @advanced("--show-clients", is_flag=True, help="Keep clients' addresses, not only a hash.")
 @database_option
-@advanced("--no-store", is_flag=True, help="Keep nothing in the database.")
+@advanced("--no-store", is_flag=True, help="Do not store anything in the database.")
 def command(
     *,
     files: tuple[str, ...],

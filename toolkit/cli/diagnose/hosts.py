@@ -253,7 +253,7 @@ def evidence_of_log(path: Path) -> Evidence:
     )
     if found == Evidence() and facts.kv_tokens is None:
         raise ToolkitError(
-            f"`{path}` tells nothing of a start of vLLM",
+            f"`{path}` holds no log of a start of vLLM",
             "Name the log from its first line on; `toolkit serve` keeps one for each engine in its folder",
         )
     return found

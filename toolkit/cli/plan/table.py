@@ -166,7 +166,7 @@ def print_plans(
     if host is not None:
         part("The server", _host_lines(answers, host))
 
-    title("What this rests on")
+    title("Methodology")
     for note in (*chosen.notes, *runs.notes):
         say(f"- {note}", then="  ")
     for other in plans:

@@ -77,7 +77,7 @@ DURATIONS = Written(
     metavar="NAME",
     type=QUANTIZATION,
     multiple=True,
-    help="Only this one; may be repeated.  [default: side by side]",
+    help="Only this quantization; may be repeated.  [default: compare several]",
 )
 @advanced(
     "--kv-cache-dtype",
@@ -90,10 +90,10 @@ DURATIONS = Written(
 @advanced(
     "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
 )
-@advanced("--tokens", type=TOKENS, help="Prompt and answer of a usual request.")
-@click.option("--prompt-tokens", type=TOKENS, help="Of a usual prompt.")
-@click.option("--output-tokens", type=TOKENS, help="Of a usual answer.")
-@advanced("--longest", type=COUNT, help="Prompt and answer of the longest request.")
+@advanced("--tokens", type=TOKENS, help="Tokens of a typical request, prompt and answer.")
+@click.option("--prompt-tokens", type=TOKENS, help="Tokens of a typical prompt.")
+@click.option("--output-tokens", type=TOKENS, help="Tokens of a typical answer.")
+@advanced("--longest", type=COUNT, help="Tokens of the longest request, prompt and answer.")
 @click.option(
     "--workload",
     metavar="FILE",
@@ -107,17 +107,17 @@ DURATIONS = Written(
     multiple=True,
     help="Lengths of this capture, or lengths and times of this bench or blast; may be repeated.",
 )
-@advanced("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
+@advanced("--seconds-per-request", type=DURATION, help="Measured duration of one request.")
 @advanced(
     "--calls",
     type=DURATIONS,
     default=(),
     metavar="TIMES",
-    help="Of users that make several calls: `300ms,300ms,100ms`.",
+    help="Durations of a user's successive calls: `300ms,300ms,100ms`.",
 )
-@advanced("--idle", type=DURATION, help="Between the calls of one user, all together.")
-@advanced("--target-rps", type=AMOUNT, help="Requests a second that must be answered at the peak.")
-@click.option("--gpu-hour", type=AMOUNT, metavar="PRICE", help="Of one GPU.")
+@advanced("--idle", type=DURATION, help="Total pause between the calls of one user.")
+@advanced("--target-rps", type=AMOUNT, help="Requests per second at the peak.")
+@click.option("--gpu-hour", type=AMOUNT, metavar="PRICE", help="Price of one GPU for an hour.")
 @advanced(
     "--api-price",
     type=PRICE,
@@ -128,19 +128,21 @@ DURATIONS = Written(
     "--host",
     metavar="URL|NAME",
     type=HOST,
-    help="Compare with this server: looked at once, or as scout last saw it.",
+    help="Compare with this server: scraped now, or as scout last saw it.",
 )
 @advanced("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
 @advanced("--batch", type=COUNT, help="Requests at once, with --kv-only.")
-@advanced("--max-model-len", type=COUNT, help="As you set it.  [default: as recommended]")
-@advanced("--max-num-seqs", type=COUNT, help="As you set it.  [default: as recommended]")
-@advanced("--max-num-batched-tokens", type=COUNT, help="As you set it.  [default: as recommended]")
+@advanced("--max-model-len", type=COUNT, help="A value of your own.  [default: as recommended]")
+@advanced("--max-num-seqs", type=COUNT, help="A value of your own.  [default: as recommended]")
+@advanced(
+    "--max-num-batched-tokens", type=COUNT, help="A value of your own.  [default: as recommended]"
+)
 @advanced(
     "--gpu-memory-utilization",
     type=click.FloatRange(0.01, 1.0),
-    help="As you set it.  [default: as recommended]",
+    help="A value of your own.  [default: as recommended]",
 )
-@advanced("--block-size", type=COUNT, help="As you set it.  [default: as vLLM chooses]")
+@advanced("--block-size", type=COUNT, help="A value of your own.  [default: as vLLM chooses]")
 @advanced(
     "--prefix-caching/--no-prefix-caching",
     default=True,
@@ -152,19 +154,19 @@ DURATIONS = Written(
     type=click.IntRange(0, 64),
     default=0,
     show_default=True,
-    help="Speculated in a step.",
+    help="Tokens speculated per step.",
 )
 @advanced(
-    "--weights", type=SIZE, help="Of the model's own files, where they are not here to be measured."
+    "--weights", type=SIZE, help="Size of the model's files, where they are not on this machine."
 )
 @advanced(
     "--overhead",
     "overhead_bytes",
     type=SIZE,
-    help="Of one GPU beside weights and KV cache, as measured.  [default: estimated]",
+    help="Measured memory of one GPU beside weights and KV cache.  [default: estimated]",
 )
 @click.option("--list", "names", is_flag=True, help="Name the models and GPUs of the catalog.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a quantization.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per quantization.")
 @database_option
 @tls_options
 def command(
@@ -196,8 +198,8 @@ def command(
     ca: str | None,
     **engine: Any,
 ) -> None:
-    """Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
-    and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
+    """Calculate what fits before anything is started: weights, KV cache and concurrent requests in each
+    quantization, and the vLLM flags that follow, each with its reason. MODEL is a model of the catalog, a
     config.json or a folder with one.
 
     \b
@@ -218,8 +220,9 @@ def command(
       toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 \\
           --host http://10.0.0.4:8000
 
-    No GPU and no network are needed, and no model hub is ever asked. What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
-    from what a server reports. Time and price are never guessed: tell them, or measure them first.
+    Works without a GPU and without a network. What an engine needs beside weights and KV cache is an estimate;
+    --host shows how far it is from what a server reports. Times and prices are never guessed: give them, or measure
+    them first.
     """
     # `engine`: what EngineSettings calls the same
     if names:

@@ -47,7 +47,7 @@ def meaning(settings: Settings) -> Iterator[str]:
     yield {
         "off": "Nothing is stored (policy off)",
         "declared": f"Answers to requests with temperature 0 or a seed are kept {kept}",
-        "all": f"Every complete answer is kept {kept}, and given to whoever asks the same: sampled ones, too",
+        "all": f"Every complete answer is kept {kept}, and given to every client that asks the same, sampled ones included",
     }[cache.policy]
     if not settings.teams:
         yield "No team has a key: everybody may ask, and all share the answers"

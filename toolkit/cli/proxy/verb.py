@@ -44,7 +44,7 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     "--config",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings in TOML; flags go over it.",
+    help="Settings in TOML; options override them.",
 )
 @click.option(
     "--upstream",
@@ -52,8 +52,8 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     multiple=True,
     help="A server that answers what is not stored; may be repeated.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
-@advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port for clients.  [default: 8000]")
+@advanced("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @advanced(
     "--admin-port",
     type=click.IntRange(0, 65535),
@@ -62,10 +62,10 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
 @click.option(
     "--policy", "cache__policy", type=click.Choice(POLICIES), help="What is stored.  [default: all]"
 )
+@advanced("--ttl", "cache__ttl", type=DURATION, help="Lifetime of a stored answer.  [default: 1h]")
 @advanced(
-    "--ttl", "cache__ttl", type=DURATION, help="How long an answer is given again.  [default: 1h]"
+    "--memory", "cache__memory", type=SIZE, help="Memory for stored answers.  [default: 256MiB]"
 )
-@advanced("--memory", "cache__memory", type=SIZE, help="For answers in memory.  [default: 256MiB]")
 @advanced(
     "--cache-file",
     "cache__file",
@@ -87,7 +87,10 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     help="Requests upstream at a time.  [default: no limit]",
 )
 @advanced(
-    "--queue", "admission__queue", type=click.IntRange(0), help="Most that wait.  [default: 1024]"
+    "--queue",
+    "admission__queue",
+    type=click.IntRange(0),
+    help="Most requests that wait.  [default: 1024]",
 )
 @advanced(
     "--wait", "admission__wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]"
@@ -108,7 +111,7 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     type=click.IntRange(1, 64),
     help="Processes that answer hits; one of them makes all calls upstream.  [default: 1]",
 )
-@click.option("--check", is_flag=True, help="Read the settings, say what they mean, and end.")
+@click.option("--check", is_flag=True, help="Check and explain the settings, then exit.")
 def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: Any) -> None:
     """Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask
     at the same time, share slots and queues fairly between teams, choose the least loaded server,
@@ -124,7 +127,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
       toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\
           --log requests.jsonl
       toolkit proxy --config proxy.toml --check
-          read the settings, say what they mean, and end
+          check and explain the settings, then exit
       toolkit workload --from requests.jsonl   what follows from its log
       curl http://127.0.0.1:8002/metrics
           what it counts, on the next free port

@@ -120,7 +120,7 @@ async def refuse_unfit(stack: Stack, say: Callable[[str], None]) -> None:
     if failed:
         raise ToolkitError(
             f"this machine is not fit: {failed[0].why.rstrip('.')}",
-            failed[0].fix or "`toolkit preflight` tells more; --no-preflight starts all the same",
+            failed[0].fix or "`toolkit preflight` shows more; --no-preflight starts anyway",
         )
     say(f"Preflight: {len(found)} checks, none failed")
 

@@ -22,7 +22,7 @@ LONGEST_END_S = 300.0
 folder_option = advanced(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Logs, orders, and what is to be known after a crash.  [default: {SERVE_FOLDER}]",
+    help=f"Logs, control socket, and state after a crash.  [default: {SERVE_FOLDER}]",
 )
 flags_option = click.option(
     "--set",
@@ -32,7 +32,7 @@ flags_option = click.option(
     help="A flag of `vllm serve`, e.g., `max-model-len=4096`; may be repeated.",
 )
 yes_option = click.option(
-    "--yes", is_flag=True, help="Do not ask, whatever it costs, and during a blast, too."
+    "--yes", is_flag=True, help="Do not ask for confirmation, even during a blast."
 )
 
 
@@ -57,7 +57,7 @@ def give(folder: Path | None, order: Mapping[str, Any]) -> dict[str, Any]:
     "status", cls=Command, short_help="Each engine's state, port, restarts, TTFT cold and warm."
 )
 @folder_option
-@json_option("an engine")
+@json_option("engine")
 def status(folder: Path | None, as_json: bool) -> None:
     """Tell how each engine of a running stack is, and how often the proxy's cache hits.
 
@@ -150,13 +150,9 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     metavar="NAME",
     help="What clients call it from then on.",
 )
-@click.option(
-    "--in-place", is_flag=True, help="End the old engine first, though there may be room."
-)
-@advanced(
-    "--window", type=DURATION, default="15m", help="That the board looks back, for the costs."
-)
-@advanced("--gain", type=float, help="Answered a second after it / before it, for the costs.")
+@click.option("--in-place", is_flag=True, help="Stop the old engine first, even if both would fit.")
+@advanced("--window", type=DURATION, default="15m", help="Window of the board, for the cost.")
+@advanced("--gain", type=float, help="Throughput after / before, for the cost.")
 @folder_option
 @yes_option
 def swap(
@@ -213,7 +209,7 @@ def _costs(gap: Mapping[str, Any], window_s: float, gain: float | None) -> list[
     lines = [f"There will be a gap: {gap['why']}."]
     down_s, known_rps = gap.get("downtime_s"), gap.get("rps")
     if down_s is None:
-        return [*lines, "How long nobody knows: the engine's last start was not timed."]
+        return [*lines, "For how long is not known: the engine's last start was not timed."]
     rps = known_rps or RPS
     impact = planned(
         downtime_s=down_s, window_s=window_s, rps=rps, error_rps=rps, gain=gain or GAIN

@@ -91,7 +91,7 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     metavar="[STACK.toml|MODEL]",
     type=Word("TARGET", known_orders, is_file=True),
 )
-@click.option("--preset", type=PRESET, help="Flags of the catalog; --set goes over them.")
+@click.option("--preset", type=PRESET, help="Preset of the catalog; --set overrides its flags.")
 @orders.flags_option
 @advanced(
     "--served-model-name",
@@ -101,8 +101,8 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     help="What clients call the model.",
 )
 @advanced("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
-@click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
-@advanced("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port for clients.  [default: 8000]")
+@advanced("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @advanced("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
 @click.option("--sim", type=PERSONALITY, help="The simulator; `toolkit sim list` names them.")
 @advanced("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
@@ -115,8 +115,8 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     show_envvar=True,
     help=f"Where events go.  [default: {DATABASE}]",
 )
-@advanced("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
-@click.option("--check", is_flag=True, help="Read the stack, say what it means, and end.")
+@advanced("--no-preflight", is_flag=True, help="Start even where preflight fails.")
+@click.option("--check", is_flag=True, help="Check and explain the stack, then exit.")
 def run(
     *,
     target: str | None,

@@ -134,7 +134,7 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
     else:
         count = sum(map(len, stages)) * plan.blocks
         lines.append(
-            f"That is {span(count * load.duration_s)} of load, and {count} starts whose length nobody knows yet: "
+            f"That is {span(count * load.duration_s)} of load, and {count} starts of unknown length: "
             'say it in the file, e.g., `start = "3m"` below [load].'
         )
     if any(one.serving.kind(sim=sim) == "serve" for stage in stages for one in stage):

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 NEWEST = "newest"
 
 
-@click.command("sweep", cls=Command, short_help="Try configurations: how far does each lever move?")
+@click.command(
+    "sweep", cls=Command, short_help="Try configurations, and measure what each setting changes."
+)
 @click.argument("sweep", required=False, metavar="[SWEEP]", type=SWEEP)
 @click.option("--sim", is_flag=True, help="Serve the simulator's stand-ins: no GPU, no model.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be run, with the commands; run nothing."
+)
 @click.option("--list", "recipes", is_flag=True, help="Name the recipes of the catalog.")
 @click.option(
     "--resume",
@@ -48,7 +52,7 @@ NEWEST = "newest"
     type=run_word("sweep"),
     help="Print the table of a sweep again; run nothing.",
 )
-@advanced("--blocks", type=click.IntRange(1, 100), help="Repeats.  [default: the sweep's]")
+@advanced("--blocks", type=click.IntRange(1, 100), help="Repetitions.  [default: the sweep's]")
 @advanced("--duration", type=DURATION, help="Of each load.  [default: the sweep's]")
 @advanced("--users", type=click.IntRange(min=1), help="Of each load.  [default: the sweep's]")
 @advanced(
@@ -66,7 +70,10 @@ NEWEST = "newest"
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write table and plots."
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a configuration, and one of all."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per configuration, and a summary.",
 )
 @database_option
 def command(
@@ -85,8 +92,8 @@ def command(
     as_json: bool,
     database: Path,
 ) -> None:
-    """Try configurations one after the other: each is served, warmed, loaded from outside with the
-    evaluator's own profile, and recorded. Models come first, then one lever at a time around the best
+    """Try configurations one after the other: each is served, warmed up, loaded from outside with the
+    evaluator's own profile, and recorded. Models come first, then one setting at a time around the best
     of them, or a grid. SWEEP is a file, or a recipe's name.
 
     \b
@@ -100,7 +107,7 @@ def command(
       toolkit sweep --resume                  go on after a crash or Ctrl-C
       toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
 
-    Blocks are interleaved (A B C, A B C), so that drift is no difference. A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
+    Blocks are interleaved (A B C, A B C), so that drift over time does not count as a difference. A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
     `python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
     """
     wanted = [each for each in (sweep, resume, show, recipes or None) if each is not None]

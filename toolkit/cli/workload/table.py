@@ -96,7 +96,7 @@ def print_report(report: Workload, source: str, notes: Sequence[str]) -> None:
 
     rests_on = [*notes, *report.warnings, *report.unknown]
     if rests_on:
-        title("What this rests on")
+        title("Methodology")
     for one in rests_on:
         console.print(Text("- ") + _indented(Text(one), 2, width)[2:], width=width)
 

@@ -15,7 +15,9 @@ BLOCK_TOKENS = 16
 
 
 @click.command(
-    "workload", cls=Command, short_help="What the captured requests have in common; which levers."
+    "workload",
+    cls=Command,
+    short_help="How captured requests repeat, and which optimization saves most.",
 )
 @click.option(
     "--from",

@@ -112,11 +112,11 @@ def clock() -> Check:
         return warn("clock", f"unknown: the kernel does not say: {reason}")
     if answer != TIME_ERROR:
         within_ms = struct.unpack_from(TIMEX, timex)[-1] / 1000
-        return ok("clock", f"the clock is synchronised, within {within_ms:,.0f} ms")
+        return ok("clock", f"NTP keeps the clock in sync, within {within_ms:,.0f} ms")
     keeper = next((words for name, words in KEEPERS.items() if shutil.which(name)), None)
     return warn(
         "clock",
-        "the clock is not synchronised: logs and measurements of several machines cannot be compared by time",
+        "no NTP sync: logs and measurements of several machines cannot be compared by time",
         # a container's clock is the host's
         unless_contained(keeper or "apt-get install -y chrony"),
     )
