@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.bench.random_prompts import Words
 from toolkit.blast.script import CanarySampling, HostScript, Order
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile, Prompt, read_profile
@@ -60,6 +61,57 @@ def of_kind(orders: Sequence[Order], kind: str) -> list[Order]:
 
 
 # --- the profile's requests ---------------------------------------------------------------------------
+
+
+def test_random_prompts_are_as_long_as_wanted_and_no_two_are_equal() -> None:
+    words = Words(words=("a", "b", "c", "d"), around=10, is_exact=True)
+    lengths = {"input_len": "30:40", "output_len": "5:9", "words": words}
+    orders = taken(script(canary_share=0.1, **lengths), 200)
+    ranked, uniques = of_kind(orders, "ranked"), of_kind(orders, "unique")
+    # 10 tokens stand around a prompt, its first word among them
+    for order in (*ranked, *uniques):
+        body = orjson.loads(order.body)
+        assert 21 <= len(text(order).split(" ")) <= 31
+        assert (body["max_tokens"], body["ignore_eos"]) == (order.max_tokens, True)
+        assert 5 <= order.max_tokens <= 9
+    assert len({text(order) for order in (*ranked, *uniques)}) == len(ranked) + len(uniques)
+    assert len({order.max_tokens for order in ranked}) == 5
+    assert not any(order.repeats for order in ranked)
+    bodies = {order.slot: order.body for order in uniques}
+    assert all(bodies[order.pair] == order.body for order in of_kind(orders, "twin"))
+    # another host gets other texts of the same lengths
+    other = taken(script(canary_share=0.1, nonce="another", **lengths), 200)
+    assert [len(text(order).split(" ")) for order in other] == [
+        len(text(order).split(" ")) for order in orders
+    ]
+    assert text(other[0]) != text(orders[0])
+
+
+def test_a_recorded_body_is_sent_whole_and_streams_as_it_did() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    recorded = profile(prompt("a", stream=True, more={"tools": tools}), prompt("b", stream=False))
+    streams = {order.prompt: order.stream for order in taken(script(recorded, canary_share=0), 8)}
+    assert streams == {"a": True, "b": False}
+    bodies = {
+        order.prompt: orjson.loads(order.body)
+        for order in taken(script(recorded, canary_share=0, stream_share=0.0), 8)
+    }
+    assert (bodies["a"]["tools"], bodies["a"]["stream"]) == (tools, False)
+    assert "tools" not in bodies["b"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("/v1/completions", {"prompt": "Say a.", "max_tokens": 256, "stream": False}),
+        ("/v1/embeddings", {"input": "Say a."}),
+    ],
+)
+def test_completions_and_embeddings_have_bodies_of_their_own(
+    endpoint: str, expected: dict[str, Any]
+) -> None:
+    (order,) = taken(script(profile(), canary_share=0, stream_share=0.0, endpoint=endpoint), 1)
+    assert orjson.loads(order.body) == {"model": "m", **expected}
 
 
 def test_the_contest_is_two_prompts_half_of_them_streamed_with_its_limit() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from contract.harness.databases import select
 from contract.harness.programs import rows, run
 from support import sim_fleet
+from support.raw_server import http, serving, vllm_pages
 from support.screens import on_a_terminal
 
 from toolkit.blast import machine
@@ -204,6 +205,47 @@ def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(tmp_path: Path, fleet
     assert still_marked == f"Not valid for ranking: {here}"
     again = f"toolkit board --run {stored['id']}"
     assert kept == f"Kept in `data/toolkit.db`; `{again}` shows these standings again"
+
+
+@pytest.mark.slow
+def test_prompts_and_answers_of_a_blast_have_exactly_the_wanted_tokens(
+    tmp_path: Path, fleet: str
+) -> None:
+    Path("hosts.txt").write_text(fleet)
+    lengths = ("--input-len", "96", "--output-len", "5", "--canaries", "20")
+    words = (*(word for word in SHORT if word not in ("--max-tokens", "8")), *lengths)
+    done = run("blast", *words, "--no-scout", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "estimates" not in done.stderr
+    for one in rows(done.stdout):
+        (sums,) = select(
+            FILE,
+            f"SELECT sum(ok) AS ok, sum(prompt_tokens) AS p, sum(output_tokens) AS o FROM tallies {OF_HOST}",
+            one["name"],
+        )
+        assert sums["ok"] > 0
+        # as the host's own `usage` tells, its chat template included
+        assert (sums["p"], sums["o"]) == (96 * sums["ok"], 5 * sums["ok"])
+    assert {
+        (each["prompt_tokens"], each["output_tokens"])
+        for each in select(FILE, "SELECT * FROM shots")
+    } == {(96, 5)}
+    (begun,) = select(FILE, "SELECT text FROM events WHERE kind = 'start'")
+    assert begun["text"] == "random prompts of 96 tokens, 2 users a host"
+
+
+@pytest.mark.slow
+def test_embeddings_are_a_target_of_a_blast(tmp_path: Path) -> None:
+    embedded = http('{"data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":4,"total_tokens":4}}')
+    with serving(vllm_pages() | {"/v1/embeddings": embedded}) as server:
+        words = ("--duration", "2s", "--users", "2", "--non-neutral", "--no-scout", "--json")
+        done = run("blast", server.url, "--endpoint", "/v1/embeddings", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (one,) = rows(done.stdout)
+    assert one["ok"] > 0
+    assert (one["errors"], one["ttft_p50_ms"]) == (0, None)
+    assert one["p50_ms"] > 0
+    assert {path for path in server.paths() if "/v1/" in path} == {"/v1/models", "/v1/embeddings"}
 
 
 @pytest.mark.slow
