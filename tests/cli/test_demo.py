@@ -185,7 +185,7 @@ def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixt
     assert kept.is_dir()
     assert not gone.exists()
     assert capsys.readouterr().out == (
-        f"\n{gone} is gone with all runs in it; --keep would have left it.\n"
+        f"\n{gone} was deleted with all runs in it; --keep keeps it.\n"
         f"\nHosts file and database stay in {kept}\n"
     )
 

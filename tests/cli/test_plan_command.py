@@ -193,7 +193,7 @@ def test_a_target_that_16_bit_cannot_meet_names_the_first_that_does() -> None:
 
 def test_a_model_that_does_not_fit_is_an_answer_with_ways_out() -> None:
     text = said("llama-3.3-70b-instruct", "--gpu", "l4", "--tokens", "550")
-    assert "Flags for bf16 (another's: --quantization NAME) None: it does not fit" in text
+    assert "Flags for bf16 (for another: --quantization NAME) None: it does not fit" in text
     assert "- awq: it would fit with 4 GPUs (--tensor-parallel-size 4)" in text
     # a slice of a GPU is not joined with others
     text = said("qwen3.5-35b-a3b", "--gpu", "1g.10gb", "--tokens", "271")

@@ -309,7 +309,7 @@ def test_a_run_that_is_still_on_is_never_deleted_and_keeps_the_files_size() -> N
         store.add_run(Run(id="live", verb="blast", started_at=now - 3 * DAY_S))
         store.add_second(seconds=[second(int(now), run="live")])
     error = refused("prune", "--keep", "2", "--yes")
-    assert error.message == "run `live` is still on, and would be deleted"
+    assert error.message == "run `live` is still running, and would be deleted"
     assert ids() == ["1d", "2d", "live"]
     with Store.open(DB) as store:
         store.remove_run("live")

@@ -106,11 +106,11 @@ LOAD_OPTIONS = (
     ),
     LoadOption(
         *("input_len", "--input-len", "TOOLKIT_INPUT_LEN", "<tokens>", str, 0, 0),
-        help="Random prompts of so many tokens: 512, 256:1024, normal:512:64",
+        help="Random prompts of this many tokens: 512, 256:1024, normal:512:64",
     ),
     LoadOption(
         *("output_len", "--output-len", "TOOLKIT_OUTPUT_LEN", "<tokens>", str, 0, 0),
-        help="Answers of exactly so many tokens, likewise",
+        help="Answers of exactly this many tokens, likewise",
     ),
 )
 

@@ -131,7 +131,7 @@ def _folder(*, keep: bool) -> Iterator[Path]:
             click.echo(f"\nHosts file and database stay in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            click.echo(f"\n{folder} is gone with all runs in it; --keep would have left it.")
+            click.echo(f"\n{folder} was deleted with all runs in it; --keep keeps it.")
 
 
 def _play(folder: Path, home: Path | None, seconds: int) -> None:
@@ -169,7 +169,9 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
         )
         path.write_text(path.read_text() + real_line)
 
-        _headline("\n1. Look: what is behind each address, and what changed since the last look?")
+        _headline(
+            "\n1. Scout: what is behind each address, and what changed since the last scrape?"
+        )
         with _begun(folder, "scout", HOSTS):
             pass
         _headline(

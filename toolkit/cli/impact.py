@@ -91,7 +91,7 @@ def command(
     planned_by = (downtime, rps, error_rps, gain, left)
     if run is None and host is None:
         if everything:
-            raise click.UsageError("--all goes with --host, which looks at a run")
+            raise click.UsageError("--all goes with --host, which reads a run")
         if at is not None:
             raise click.UsageError("--at picks an outage of a run: add --host NAME")
         if downtime is None:
@@ -100,7 +100,7 @@ def command(
             )
     elif any(each is not None for each in planned_by):
         raise click.UsageError(
-            "--run and --host look at a run, whose figures are known; leave --downtime, --rps and the like out"
+            "--run and --host read a run, whose figures are known; leave --downtime, --rps and the like out"
         )
     elif host is None:
         raise click.UsageError("--run needs to know whose outage: add --host NAME")

@@ -84,7 +84,7 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
             seconds = f"{run.took_s:.1f} s"
         elif run.took_s is not None:
             seconds = stopwatch(round(run.took_s), shows_hours=True)
-        return seconds + {"ended": "", "on": ", still on", "cut": ", cut off"}[run.state]
+        return seconds + {"ended": "", "on": ", still running", "cut": ", cut off"}[run.state]
 
     health = {True: "yes", False: "no: the limit", None: DASH}
     columns = [
@@ -371,7 +371,7 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
                         click.echo(f"Skipped {run}: it is here already", err=True)
                     elif run.state == "on":
                         click.echo(
-                            f"Skipped {run}: it is still on, so merge again when it is over",
+                            f"Skipped {run}: it is still running, so merge again when it is over",
                             err=True,
                         )
                     else:
@@ -411,7 +411,7 @@ def is_terminal() -> bool:
     type=Written("keep", kept, "is no amount; write e.g. `5` runs, `7d` or `2GB`"),
     required=True,
     metavar="5|7d|2GB",
-    help="Keep the newest so many runs, those begun within so long, or as many as fit.",
+    help="Keep this many of the newest runs, those begun within this time, or as many as fit.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @database_option
@@ -450,7 +450,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
         for run in found:
             if run.state == "on":
                 raise ToolkitError(
-                    f"run `{run.run}` is still on, and would be deleted",
+                    f"run `{run.run}` is still running, and would be deleted",
                     "Wait until it is over, or keep more with `--keep`. Nothing was deleted",
                 )
         if not found and not sightings:

@@ -54,10 +54,10 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 @click.option(
     "--watch",
     is_flag=True,
-    help="Look again every interval (2s), show a live table, store each look.",
+    help="Scrape every interval (2s), show a live table, store each scrape.",
 )
 @advanced(
-    "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
+    "--count", type=click.IntRange(min=1), help="End --watch after this many scrapes of each host."
 )
 @click.option(
     "--history", type=HOST, help="Show from the database how a host changed; contacts no host."
@@ -197,7 +197,7 @@ def _show_history(name: str, database: Path, *, as_json: bool) -> None:
     columns = [
         Column("from", lambda row: clock_time(row.first.at)),
         Column("to", lambda row: clock_time(row.last.at), spare=2),
-        Column("looks", lambda row: f"{row.sightings:,}", right=True, spare=1),
+        Column("scrapes", lambda row: f"{row.sightings:,}", right=True, spare=1),
         Column("status", lambda row: _status(row.first)),
         Column("engine", lambda row: _engine(row.first), spare=4, widest=WIDEST_NAME),
         Column("model", lambda row: _model(row.first), spare=3, widest=WIDEST_NAME),

@@ -53,7 +53,7 @@ def duration(
 )
 @advanced("--api-key-env", type=VARIABLE, help="The variable that holds its key.")
 @advanced("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
-@duration("--interval", "look_s", "1s", "Between two looks.", "--look")
+@duration("--interval", "look_s", "1s", "Time between two checks.", "--look")
 @duration(
     "--stall-timeout",
     "stuck_s",
@@ -252,7 +252,7 @@ async def _watch(
                 # a first start that fails is the user's to mend
                 if (await answer(host.url, key)).startswith("HTTP"):
                     raise ToolkitError(
-                        f"somebody answers at `{host.url}` already, so it would not be known who is ready",
+                        f"a server answers at `{host.url}` already, so it would not be clear which one is ready",
                         "Stop that one, or watch it without a command",
                     )
                 await engine.begin(must_answer=False)

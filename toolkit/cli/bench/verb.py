@@ -112,14 +112,14 @@ LEVEL_KEYS = (
     aliases=["--random-input-len"],
     type=LENGTH,
     metavar="TOKENS",
-    help="Random prompts of so many tokens: `512`, `256:1024`, `normal:512:64`.",
+    help="Random prompts of this many tokens: `512`, `256:1024`, `normal:512:64`.",
 )
 @advanced(
     "--output-len",
     aliases=["--random-output-len"],
     type=LENGTH,
     metavar="TOKENS",
-    help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
+    help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
 )
 @advanced(
     "--max-tokens",
@@ -147,7 +147,7 @@ LEVEL_KEYS = (
 @advanced(
     "--nonce",
     type=click.Choice(["front", "end"]),
-    help="Where the mark stands that makes a prompt unique; `end` lets prefix caches work.  [default: front]",
+    help="Position of the mark that makes a prompt unique; `end` lets prefix caches work.  [default: front]",
 )
 @advanced(
     "--warmup",
@@ -504,7 +504,7 @@ class BenchProgress:
             )
         if self._warm:
             return f"warm-up: {self._warm:,} over, {under_way:,} under way"
-        return f"no answer yet, {under_way:,} under way" if under_way else "looking at every host"
+        return f"no answer yet, {under_way:,} under way" if under_way else "scraping every host"
 
 
 def _measure(bench: "Bench", progress: BenchProgress) -> bool:

@@ -97,14 +97,14 @@ KNOWN_RUNS = 5
     aliases=["--random-input-len"],
     type=LENGTH,
     metavar="TOKENS",
-    help="Random prompts of so many tokens, no two alike: `512`, `256:1024`, `normal:512:64`.",
+    help="Random prompts of this many tokens, no two equal: `512`, `256:1024`, `normal:512:64`.",
 )
 @advanced(
     "--output-len",
     aliases=["--random-output-len"],
     type=LENGTH,
     metavar="TOKENS",
-    help="Answers of exactly so many tokens, likewise (vLLM, SGLang).",
+    help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
 )
 @advanced(
     "--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Share of streamed answers."
@@ -257,7 +257,7 @@ def command(
     locustfile()
     if not_neutral and not non_neutral:
         raise ToolkitError(
-            f"{not_neutral}: the load would take CPU from the server it measures, and no network lies between",
+            f"{not_neutral}: the load would take CPU from the server it measures, with no network between them",
             "Start the load from another machine; `--non-neutral` runs it all the same, marked as not valid for ranking",
         )
     allow_open_files()
@@ -376,7 +376,7 @@ async def _scout(
             store.add_sightings(waiting, hosts)
         except ToolkitError as error:
             if not is_warned:
-                warn(f"Warning: {error.message}; scout's looks go on and are kept later")
+                warn(f"Warning: {error.message}; scraping goes on and is stored later")
             is_warned = True
         else:
             waiting = []

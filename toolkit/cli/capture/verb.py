@@ -74,7 +74,7 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
     is_flag=True,
     help="Follow the answers, too: status, TTFT, latency, tokens, finish reason, in flight.",
 )
-@click.option("--duration", type=DURATION, help="End after so long.  [default: Ctrl-C ends it]")
+@click.option("--duration", type=DURATION, help="End after this long.  [default: Ctrl-C ends it]")
 @advanced("--follow", is_flag=True, help="Go on with what is appended to FILE.")
 @advanced("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
 @click.option(

@@ -106,7 +106,7 @@ def look_at(
 
 
 def _seen(host: Host, scrapes: Sequence[Scrape], gpu: Evidence) -> HostFacts:
-    samples, error = [], "it was not looked at"
+    samples, error = [], "it was not scraped"
     for scrape in scrapes:
         pages = examine(scrape)
         snapshot = describe(pages)

@@ -59,7 +59,7 @@ WIDTH = 100
     help="And on which GPU: how much of it weights take.",
 )
 @advanced(
-    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
+    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one scrape."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
 @database_option
@@ -233,7 +233,7 @@ def _print(host: "HostFacts", diagnosis: "Diagnosis", error: str | None) -> None
         for title, text in rows.items():
             say(f"  {title:<6}", text)
     if not diagnosis.found:
-        short = ": the load was there for too short, look again while it lasts"
+        short = ": the load did not last long enough, repeat it while it lasts"
         click.echo(f"  none found{short if diagnosis.is_short else ''}")
     if diagnosis.unknown:
         click.echo()

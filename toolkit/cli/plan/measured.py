@@ -52,7 +52,7 @@ def probed(url: str, *, insecure: bool, ca: str | None) -> "Sighting":
         seen = asyncio.run(look())
     if seen.status in ("down", "not_an_engine") or seen.engine in GATEWAYS:
         raise ToolkitError(
-            f"`{seen.url}` cannot be looked at: {seen.error or 'it is a gateway'}",
+            f"`{seen.url}` cannot be scraped: {seen.error or 'it is a gateway'}",
             "Give the address of the inference server itself; `toolkit scout` shows what answers there",
         )
     return seen

@@ -147,7 +147,7 @@ def print_plans(
     if gain := gains(plans):
         say(f"{gain}.")
 
-    more = " (another's: --quantization NAME)" if len(plans) > 1 else ""
+    more = " (for another: --quantization NAME)" if len(plans) > 1 else ""
     title(f"Flags for {chosen.quantization}{more}")
     if not chosen.fits:
         say("None: it does not fit; the notes say what would help")

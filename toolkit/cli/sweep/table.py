@@ -108,7 +108,7 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
     for number, stage in enumerate(stages):
         if number and plan.configurations:
             console.print(
-                f"\nThen around the best of them ({stages[0][0].name} stands for it here):"
+                f"\nThen around the best of them ({stages[0][0].name} is shown in its place):"
             )
         for one in stage:
             reason = impossible(one)
@@ -139,7 +139,7 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
         )
     if any(one.serving.kind(sim=sim) == "serve" for stage in stages for one in stage):
         lines.append(
-            "Each command by itself serves behind the proxy; the sweep serves without it, as its cache would answer for all alike."
+            "Pasted by itself, each command serves behind the proxy; the sweep serves without it, because its cache would answer for every configuration."
         )
     lines.append(f"Look at: {', '.join(metric(name).title for name in plan.look_at)}.")
     for line in lines:
