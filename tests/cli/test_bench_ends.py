@@ -195,7 +195,9 @@ def test_a_store_that_stays_locked_costs_no_figure(
     assert result.exit_code == 1
     assert json.loads(result.stdout)["ok"] == 16
     warning, error, _, hint = heard(result.stderr).splitlines()
-    assert warning.startswith("Warning: `toolkit.db` is locked by another process; the bench goes")
+    assert warning.startswith(
+        "Warning: `toolkit.db` is locked by another process; the bench continues"
+    )
     assert error == "Error: `toolkit.db` is locked by another process"
     assert hint == "Hint: Wait until it is done"
 

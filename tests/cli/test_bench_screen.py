@@ -220,7 +220,7 @@ def sweep(*levels: Sequence[RequestRecord], limits: GoodputLimits | None = None)
         # 40, and 5 / 0.137 = 36.5: fewer, and no half as long again
         (
             (level(4, 100), level(5, 137)),
-            "most a second at 4 at once; answers took not much longer beyond it",
+            "highest throughput at 4 at once, and answers took little longer above it",
         ),
         (
             (level(4, 100),),
@@ -282,7 +282,7 @@ def test_progress_is_the_share_of_what_will_end_the_run(plan: BenchPlan, share: 
 
 def test_the_line_tells_what_is_going_on() -> None:
     progress = BenchProgress(BenchPlan(), hosts=["a"])
-    assert progress.line(0.0, 0) == "looking at every host"
+    assert progress.line(0.0, 0) == "scraping every host"
     assert progress.line(0.0, 8) == "no answer yet, 8 under way"
     progress.add(shot(0, kind="warmup"))
     assert progress.line(0.0, 8) == "warm-up: 1 over, 8 under way"

@@ -60,7 +60,7 @@ def refused(*words: str, code: int = 1) -> str:
 def test_a_host_on_this_machine_is_refused_with_the_way_out() -> None:
     assert refused("http://localhost:9", "http://127.0.0.1:9") == (
         "Error: `localhost:9` (127.0.0.1) and `127.0.0.1:9` (127.0.0.1) are on this machine: the load would "
-        "take CPU from the server it measures, and no network lies between\n\n"
+        "take CPU from the server it measures, with no network between them\n\n"
         "Hint: Start the load from another machine; `--non-neutral` runs it all the same, "
         "marked as not valid for ranking\n"
     )

@@ -165,7 +165,7 @@ def test_a_locked_database_holds_up_nothing_and_gets_everything_afterwards(
         with closing(locked(tmp_path / "t.db")) as connection:
             send(client, *"abc")
             assert [live.line()["new"] for _ in range(3)] == [True] * 3
-            live.wait_for("is locked by another process; the capture goes on and tries again")
+            live.wait_for("is locked by another process; the capture continues and tries again")
             connection.execute("ROLLBACK")
         ran = live.end()
     assert ran.code == 0

@@ -123,7 +123,7 @@ def test_a_refusal_is_told_once_and_what_waits_is_kept_when_it_is_over(clock: Cl
         store.refuses = True
         clock.now += capture_sinks.RETRY_S / 2
     assert said == [
-        "Warning: `t.db` cannot grow, the disk is full; the capture goes on and tries again"
+        "Warning: `t.db` cannot grow, the disk is full; the capture continues and tries again"
     ]
     store.refuses = False
     sink.take(arrivals(4.0))

@@ -138,13 +138,13 @@ def test_what_repeats_stands_everywhere_in_the_same_words() -> None:
         if "--json" in option.opts and option.is_flag:
             assert text.startswith("Print one JSON object"), name
         if "--db" in option.opts and name not in {"toolkit serve run", "toolkit proxy"}:
-            assert text == "The SQLite file, made on first use.", name
+            assert text == "SQLite database file, created on first use.", name
         if "--run" in option.opts:
             assert option.make_metavar(click.Context(COMMANDS[name])) == "RUN", name
         if "--yes" in option.opts:
             assert text.startswith("Do not ask"), name
         if "--no-store" in option.opts:
-            assert text.startswith("Keep nothing"), name
+            assert text.startswith("Do not store anything"), name
         if option.multiple:
             assert "may be repeated" in text, f"{name} {option.opts[0]}"
         assert not re.search(r"can be repeated|again for more|more than once", text), name

@@ -108,7 +108,7 @@ def test_an_unknown_name_and_a_dead_server_are_refused() -> None:
     assert "Known hosts: alice; or give the server's URL" in text
     code, text = refused("--host", "127.0.0.1:1", "--tokens", "5")
     assert code == 1
-    assert "`http://127.0.0.1:1` cannot be looked at: connection refused" in text
+    assert "`http://127.0.0.1:1` cannot be scraped: connection refused" in text
 
 
 def test_a_server_that_reports_nothing_leaves_nothing_to_count() -> None:

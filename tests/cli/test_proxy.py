@@ -38,7 +38,7 @@ def test_it_says_what_it_does_and_counts_when_it_ends(engine: str, tmp_path: Pat
     said = "\n".join(proxy.said)
     assert f"in front of {engine}" in said
     assert "Every complete answer is kept for 1 h" in said
-    assert "given to whoever asks the same" in said
+    assert "given to every client that asks the same" in said
     assert "everybody may ask" in said
     assert proxy.said[-1].startswith("3 requests in ")
     assert "2 hits (66.7 %)" in proxy.said[-1]

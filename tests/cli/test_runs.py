@@ -125,7 +125,7 @@ def test_a_run_that_wrote_lately_is_still_on() -> None:
         store.add_seen("old", [Seen(ts=1_000_000_000.0)])
     states = {each["run"]: each["state"] for each in objects("--json")}
     assert states == {"begun": "on", "silent": "cut", "busy": "on", "old": "on"}
-    assert "still on" in printed()
+    assert "still running" in printed()
 
 
 def test_nothing_to_list_says_how_to_fill_it() -> None:
@@ -254,7 +254,7 @@ def test_several_files_are_merged_oldest_run_first_and_one_that_is_on_is_left() 
     add_runs(2, path=Path("b.db"))
     with Store.open("b.db") as store:
         store.add_run(Run(id="on", verb="blast", started_at=time.time()))
-    assert "still on, so merge again when it is over" in done("merge", "a.db", "b.db")
+    assert "still running, so merge again when it is over" in done("merge", "a.db", "b.db")
     assert ids() == ["1d", "2d", "3d"]
     assert rows(DB, "SELECT id FROM runs ORDER BY number") == [("3d",), ("1d",), ("2d",)]
 

@@ -164,7 +164,7 @@ def test_a_port_where_somebody_answers_already_is_refused_before_anything_is_sta
         words = ("--no-store", "--url", server.url, *QUICK, "--", "sh", "-c", "touch started")
         ran = run("watchdog", *words, cwd=tmp_path)
     assert ran.returncode == 1
-    assert f"somebody answers at `{server.url}` already" in ran.stderr
+    assert f"a server answers at `{server.url}` already" in ran.stderr
     assert not (tmp_path / "started").exists()
 
 

@@ -36,9 +36,7 @@ LONGEST_S = 86_400
 @click.option(
     "--gain", type=float, help=f"Answered a second after it / before it.  [default: {GAIN:g}]"
 )
-@click.option(
-    "--left", type=DURATION, help="Time from the start of the downtime to the contest's end."
-)
+@click.option("--left", type=DURATION, help="From the start of the downtime to the contest's end.")
 @click.option(
     "--run",
     metavar="RUN",

@@ -185,7 +185,7 @@ def command(
         why = str(plan["non_neutral"]).replace("`", "")
         notes.append(f"Not valid for ranking: {why}; the load took CPU from what it measured.")
     if found.ended_at is None:
-        notes.append("The run never said that it ended: it is still on, or was cut off.")
+        notes.append("The run has no end: it is still running, or was cut off.")
     if len(hosts) > 1:
         notes.append(
             f"Of the {len(hosts)} hosts the criteria name the one that fares worst; cost is shown of one host alone: "

@@ -340,7 +340,7 @@ def _cell(value: object) -> object:
 def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> None:
     """Copy all runs of other databases into this one, with everything that belongs to them, and scout's sightings.
 
-    A run that is here already is skipped, and so is one that is still on. The other files keep what they have.
+    A run that is here already is skipped, and so is one that is still running. The other files keep what they have.
 
     \b
       toolkit runs merge other-machine.db
@@ -420,7 +420,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
     """Delete the oldest runs with everything of them, then write the file anew without the room they took.
 
     With a time, what scout saw before then goes, too. Nothing is deleted before you say yes, and never a run that
-    is still on. Writing the file anew takes up to twice as much disk again as is kept, for a moment.
+    is still running. Writing the file anew takes up to twice as much disk again as is kept, for a moment.
 
     \b
       toolkit runs prune --keep 7d

@@ -67,7 +67,7 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 @click.option(
     "--no-store",
     is_flag=True,
-    help="Do not store anything; changes since the last scrape are not reported.",
+    help="Do not store anything, nor report changes.",
 )
 @tls_options
 @advanced("-v", "--verbose", is_flag=True, help="Log each request on stderr.")

@@ -63,25 +63,25 @@ LEVEL_KEYS = (
     "--num-prompts",
     aliases=["--requests"],
     type=click.IntRange(max=MOST_PROMPTS),
-    help=f"Requests per host.  [default: {NUM_PROMPTS}]",
+    help=f"Per host.  [default: {NUM_PROMPTS}]",
 )
 @option(
     "--max-concurrency",
     aliases=["--concurrency", "--most-under-way"],
     type=int,
-    help=f"Requests in flight per host.  [default: {CONCURRENCY}]",
+    help=f"Most in flight per host.  [default: {CONCURRENCY}]",
 )
 @option(
     "--duration",
     type=DURATION,
-    help="Run this long instead of a number of requests; with both, whichever ends first.",
+    help="Stop after this time, or after --num-prompts.",
 )
 @option(
     "--request-rate",
     aliases=["--rate"],
     type=float,
     help="Requests per second and host, sent on schedule, up to --max-concurrency "
-    f"in flight (then {MOST_IN_FLIGHT:,}).",
+    f"(then {MOST_IN_FLIGHT:,}) in flight.",
 )
 @advanced(
     "--arrival",

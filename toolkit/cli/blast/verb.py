@@ -191,7 +191,7 @@ def command(
     Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
 
     \b
-      toolkit blast hosts.txt --dry-run   what each host would be sent; sends nothing
+      toolkit blast hosts.txt --dry-run   what would be sent; sends nothing
       toolkit blast hosts.txt --duration 2h --users 32
     \f
     \b

@@ -97,7 +97,7 @@ run_option = advanced(
     show_default=True,
     help="Metric to rank by.",
 )
-@click.option("--honest", is_flag=True, help="Exclude hosts flagged for cheating or not judged.")
+@click.option("--honest", is_flag=True, help="Exclude hosts flagged for cheating.")
 @advanced(
     "--skip-limited",
     is_flag=True,
@@ -296,7 +296,11 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 )
 @click.option("--next", "only_next", is_flag=True, help="Uncover one more place, from a script.")
 @click.option(
-    "--rank-by", type=click.Choice(RANK_BY), default="rps", show_default=True, help="What decides."
+    "--rank-by",
+    type=click.Choice(RANK_BY),
+    default="rps",
+    show_default=True,
+    help="Metric to rank by.",
 )
 @click.option(
     "--honest", is_flag=True, help="Exclude hosts flagged for cheating, and those not judged."

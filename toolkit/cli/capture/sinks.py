@@ -86,7 +86,7 @@ class StoreSink:
         except ToolkitError as error:
             self._due_s = time.monotonic() + RETRY_S
             if not self._has_warned:
-                self._warn(f"Warning: {error.message}; the capture goes on and tries again")
+                self._warn(f"Warning: {error.message}; the capture continues and tries again")
             self._has_warned = True
             return False
         self._has_warned = False

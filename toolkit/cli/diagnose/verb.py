@@ -29,11 +29,11 @@ WIDTH = 100
 
 
 @click.command(
-    "diagnose", cls=Command, short_help="Which bottleneck it is, and which lever to turn."
+    "diagnose", cls=Command, short_help="Find the bottleneck, and which setting to change first."
 )
 @click.argument("target", metavar="TARGET", type=HOSTS)
 @click.option(
-    "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
+    "--interval", type=DURATION, default="10s", show_default=True, help="How long to watch."
 )
 @click.option(
     "--capture",
@@ -61,7 +61,7 @@ WIDTH = 100
 @advanced(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one scrape."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per bottleneck.")
 @database_option
 @tls_options
 def command(
@@ -77,8 +77,8 @@ def command(
     insecure: bool,
     ca: str | None,
 ) -> None:
-    """Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and
-    which indicator to watch. TARGET is a URL, a name of hosts.txt or a hosts file, whose servers are looked
+    """Find a server's bottleneck: the evidence, which setting to change first, what that risks and which
+    indicator to watch. TARGET is a URL, a name of hosts.txt or a hosts file, whose servers are looked
     at for --interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
     blast with what scout saw beside it.
 
@@ -95,8 +95,8 @@ def command(
       toolkit diagnose 10.0.0.4:8000 --model Qwen/Qwen3-32B --gpu a100-80gb
       toolkit diagnose 10.0.0.4:8000 --json
 
-    Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
-    lever at a time, and look again: `toolkit compare` tells whether it helped.
+    Only evidence counts. What could not be measured is named, with what would tell. Change one setting at
+    a time and measure again: `toolkit compare` tells whether it helped.
 
     \b
     With --json there is one object for each bottleneck, with these keys:

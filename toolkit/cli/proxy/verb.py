@@ -44,7 +44,7 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     "--config",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings in TOML; options override them.",
+    help="Settings in TOML; options override it.",
 )
 @click.option(
     "--upstream",
@@ -114,8 +114,7 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
 @click.option("--check", is_flag=True, help="Check and explain the settings, then exit.")
 def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: Any) -> None:
     """Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask
-    at the same time, share slots and queues fairly between teams, choose the least loaded server,
-    and tell what came of each request.
+    at the same time, share slots and queues fairly between teams, choose the least loaded server, log all.
 
     \b
       toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
@@ -132,7 +131,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
       curl http://127.0.0.1:8002/metrics
           what it counts, on the next free port
 
-    By default every complete answer is stored and given again to whoever asks the same, sampled ones
+    By default every complete answer is stored and given again for equal requests, sampled ones
     included; --policy declared stores only what was asked with temperature 0 or a seed.
     """
     # `flags`: settings by their names in the file, where `cache__ttl` is `ttl` in `[cache]`
