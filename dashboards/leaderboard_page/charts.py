@@ -281,7 +281,7 @@ def tradeoff_chart(
         corners.append((x.at(one.p95_ms or 0.0), y.at(one.rps)))
     steps = tag("path", tag("title", "Pareto front"), d=trace(corners), class_="front")
 
-    best = {one.name for one in front}
+    best = {one.name for one in front} if len(front) > 1 else set()
     dots = []
     for one in known:
         look, level = styles.get(one.name, NOBODY), error_level(one.error_rate)

@@ -86,7 +86,7 @@ function slide(before) {
 // --- names of a scatter's dots: beside the dot where there is room, else farther off at the end of a thin line ---
 
 // A place: the point of the name nearest to its dot, in pixels from there, and which share of the name lies before it.
-const PLACES = [[10, 0, 0], [-10, 0, 1], [0, -17, .5], [0, 17, .5], [7, -13, 0], [-7, -13, 1], [7, 13, 0], [-7, 13, 1]];
+const PLACES = [[13, 0, 0], [-13, 0, 1], [0, -19, .5], [0, 19, .5], [9, -14, 0], [-9, -14, 1], [9, 14, 0], [-9, 14, 1]];
 for (const far of [24, 34, 46, 60, 76, 94, 114, 138, 164, 194, 228]) {
   for (let turn = Math.PI / 24; turn < 2 * Math.PI; turn += Math.PI / 12) {
     PLACES.push([Math.round(far * Math.cos(turn)), Math.round(far * Math.sin(turn)), Math.cos(turn) > 0 ? 0 : 1]);

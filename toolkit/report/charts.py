@@ -13,8 +13,8 @@ from toolkit.report.html import Markup, tag
 from toolkit.units import time_of_day
 
 BOX = 1000
-NARROW_GAP = 0.24
-"""On a plot of 250 pixels a time of day and some room take so much of the axis."""
+NARROW_PX, LETTER_PX = 250, 7
+"""The narrowest plot, on a phone, and a letter of an axis' words with its share of the room between two."""
 Point = tuple[float, float]
 
 
@@ -170,7 +170,7 @@ def grid_x(ticks: Iterable[tuple[float, str]]) -> tuple[Markup, list[Markup]]:
     d = "".join(f"M{x * BOX:.1f} 0V{BOX}" for x, _ in ticks)
     words, last = [], -1.0
     for x, text in ticks:
-        is_spare = x - last < NARROW_GAP
+        is_spare = x - last < LETTER_PX * (len(text) + 1) / NARROW_PX
         last = last if is_spare else x
         words.append(word(text, x=x, y=0, class_="tick x spare" if is_spare else "tick x"))
     return tag("path", d=d, class_="grid"), words
