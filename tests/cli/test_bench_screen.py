@@ -66,7 +66,7 @@ def test_a_row_holds_the_hosts_figures() -> None:
     lines = screen(told(alice=shots))
     head = (
         "host ok req/s tok/s TTFT p50 TTFT mean TTFT p95 TPOT p50 TPOT mean ITL p95 E2E p50 E2E mean E2E p95"
-        " twin E2E p50 RTT verdict"
+        " repeat E2E p50 RTT verdict"
     )
     assert lines[0].split() == head.split()
     # 8 requests and 728 tokens in 1 s; a histogram's value may be 1 % off

@@ -137,7 +137,12 @@ def _print_table(found: "Comparison") -> None:
     for note in found.notes:
         say(f"Note: {note}")
     click.echo()
-    numbers = [Column(title=title, right=True) for title in ("A", "B", "change", "95 % interval")]
+    columns = [
+        Column("metric", narrowest=8),
+        *(Column(title, right=True) for title in ("A", "B", "change")),
+        Column("95 % interval", right=True, spare=1, narrowest=16),
+        Column("B is", widest=60, narrowest=20),
+    ]
     rows = [
         [
             metric(row.metric).title,
@@ -149,7 +154,7 @@ def _print_table(found: "Comparison") -> None:
         ]
         for row in found.rows
     ]
-    screen().table([Column(title="metric"), *numbers, Column(title="B is")], rows)
+    screen().table(columns, rows)
 
     parts = []
     for verdict in ("better", "worse"):

@@ -12,6 +12,7 @@ import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.help_page import Command
+from toolkit.cli.output import say
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -139,10 +140,10 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
     from toolkit.cli.children import TOOLKIT, server, wait_until_up
     from toolkit.cli.real_vllm import NAME, real_host
 
-    click.echo(
-        f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones.\n"
-        f"Its hosts file and database lie in {folder} until it ends; --keep leaves them there."
+    say(
+        f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones."
     )
+    say(f"Its hosts file and database lie in {folder} until it ends; --keep leaves them there.")
     with contextlib.ExitStack() as running:
         real_line = ""
         if home:
@@ -205,7 +206,7 @@ def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: 
     _headline(
         f"\n3. Blast all of them for {seconds} s; after {fall_at_s:.0f} s {SWITCHER} restarts with another model."
     )
-    click.echo(
+    say(
         "   (--non-neutral: here the load generator is on the same machine as the hosts; yours should not be)"
     )
     words = ["blast", HOSTS, "--duration", f"{seconds}s", "--window", f"{seconds // 2}s"]
@@ -300,7 +301,7 @@ def _headline(text: str) -> None:
 
     from toolkit.report.tables import screen
 
-    screen().print(Text(text, style="bold"), soft_wrap=True)
+    screen().print(Text(text, style="bold"))
 
 
 def _wrapped(line: str) -> str:

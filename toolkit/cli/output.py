@@ -55,9 +55,9 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def to_stderr(sentence: str) -> None:
-    """Print it whole on standard error; where nobody reads that any more, what was to be done besides is done all the same."""
+    """Print it on standard error; where nobody reads that any more, what was to be done besides is done all the same."""
     try:
-        click.echo(sentence, err=True)
+        say(sentence, err=True)
     except (OSError, ValueError):
         # what is buffered would fail once more when the process ends, and make its exit code 120
         with suppress(OSError, ValueError):

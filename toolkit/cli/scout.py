@@ -245,7 +245,7 @@ def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType
     columns = [
         Column("host", lambda seen: seen.name, widest=WIDEST_NAME, narrowest=16),
         Column("status", _status),
-        Column("engine", _engine, spare=late + 4, widest=WIDEST_NAME),
+        Column("engine", _engine, spare=late + 4, widest=WIDEST_NAME, narrowest=7),
         Column("model", _model, spare=1, widest=WIDEST_NAME, narrowest=12),
         Column("max length", lambda seen: whole(seen.max_model_len), right=True, spare=late + 2),
         Column("KV tokens", kv_size, right=True, spare=late + 3),

@@ -26,6 +26,7 @@ from toolkit.cli.options import (
     run_word,
     tls_options,
 )
+from toolkit.cli.output import to_stderr
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def command(
             profile=prompts,
             exact=clients.exact if clients else (),
             log=log,
-            say=lambda sentence: click.echo(f"{head}{sentence}", err=True),
+            say=lambda sentence: to_stderr(f"{head}{sentence}"),
         )
 
     warmings = [warming(host) for host in found]
@@ -300,6 +301,7 @@ def _print_tables(results: "Sequence[Warmed]") -> None:
             Column(f"warm {word}", lambda level: latency(level.warm_ms), right=True),
             Column("ratio", lambda level: times(level.ratio), right=True),
         ]
+        console.print()
         console.records(of_levels, results[0].levels)
     console.print(LEGEND, style="dim")
 
@@ -308,7 +310,7 @@ def _print_tables(results: "Sequence[Warmed]") -> None:
             if one.ok < one.requests:
                 where = f"{one.concurrency} at once{KINDS.get(one.kind, '')} ({one.phase})"
                 many = f"{one.requests - one.ok} of {one.requests} failed: {one.error}"
-                click.echo(f"{found.name}: {where}: {many}", err=True)
+                to_stderr(f"{found.name}: {where}: {many}")
         if late := found.late_compilations:
             why = f"{len(late)} compiled as late as in the probe: {late[0]}"
-            click.echo(f"{found.name}: {why}", err=True)
+            to_stderr(f"{found.name}: {why}")

@@ -13,6 +13,7 @@ from toolkit.cli.exit_codes import FAILED, WORKED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import allow_open_files, host_from, keys_for, occupy_standard_files
 from toolkit.cli.options import DURATION, HOSTS, PROFILE, VARIABLE, database_option, json_option
+from toolkit.cli.output import to_stderr
 from toolkit.cli.warmup import MOST_AT_ONCE
 from toolkit.errors import ToolkitError, reason_of
 
@@ -161,7 +162,7 @@ def command(
             max_num_seqs=max_num_seqs,
             profile=prompts,
             log=log,
-            say=lambda line: click.echo(line, err=True),
+            say=to_stderr,
         )
 
     allow_open_files()

@@ -139,11 +139,15 @@ def fit_table(
             if not spare:
                 break
             kept.remove(max(spare, key=lambda i: (is_unknown[i], columns[i].spare)))
+    by_worth = sorted(every, key=lambda i: (is_unknown[i], columns[i].spare))
+    for i in by_worth:  # a narrow one may fit where a wider one went
+        if i not in kept and width(flat, [*kept, i]) <= console.width:
+            kept = sorted([*kept, i])
 
     # what is left of the width goes to cells first, then to titles that it lets stand in one line
     widths = list(least)
     for wanted in (flat, whole):
-        for i in kept:
+        for i in (i for i in by_worth if i in kept):
             room = console.width - width(widths, kept)
             if wanted is flat or wanted[i] - widths[i] <= room:
                 widths[i] += max(0, min(wanted[i] - widths[i], room))

@@ -63,7 +63,7 @@ FIGURES: Mapping[str, Column] = {
     "e2e_mean_ms": Column("E2E mean", lambda one: latency(one.e2e_mean_ms), right=True, spare=11),
     "e2e_p95_ms": Column("E2E p95", lambda one: latency(one.e2e_p95_ms), right=True, spare=6),
     "twin_e2e_p50_ms": Column(
-        "twin E2E p50", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
+        "repeat E2E p50", lambda one: latency(one.twin_e2e_p50_ms), right=True, spare=5
     ),
     "rtt_ms": Column("RTT", lambda one: latency(one.rtt_ms), right=True, spare=10),
 }

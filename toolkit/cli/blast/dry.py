@@ -73,6 +73,7 @@ def show(plan: BlastPlan, *, scout_every_s: float | None, as_json: bool) -> None
         ],
         plan.hosts,
     )
+    console.print()
     console.records(
         [
             Column("prompt", lambda prompt: prompt["name"], widest=WIDEST),

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-import click
-
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
+from toolkit.cli.output import to_stderr
 from toolkit.errors import ToolkitError
 from toolkit.units import counted, stopwatch
 
@@ -97,7 +96,7 @@ class BlastProgress:
             if self._live:
                 self._live.console.print(sentence, markup=False, highlight=False)
             else:
-                click.echo(sentence, err=True)
+                to_stderr(sentence)
 
     async def watch(self, look: Callable[[], tuple[Board, float] | None]) -> None:
         """Show the newest board again and again until cancelled; `look` reads it, in a thread."""

@@ -286,9 +286,9 @@ def command(
         ):
             if lack.stops:
                 raise ToolkitError(lack.text, lack.fix)
-            click.echo(f"Warning: {lack.text}. {lack.fix}", err=True)
+            say(f"Warning: {lack.text}. {lack.fix}", err=True)
         for note in plan.notes:
-            click.echo(note, err=True)
+            say(note, err=True)
 
         # the load in a process of its own, and what goes on beside it
         run = resume or secrets.token_hex(6)
@@ -418,7 +418,7 @@ def _show_end(
         # of a run that was to go on, neither its old standings nor its old end say anything of this load
         if not was_stopped:
             raise failure(code, lines, run=run, is_begun=False, resume_command=again)
-        click.echo("Stopped before the first request", err=True)
+        say("Stopped before the first request", err=True)
         return INTERRUPTED
     with waiting_for("Reading"):
         last = stored.board()
@@ -429,22 +429,22 @@ def _show_end(
             print_board(last, [event for _, event in store.events(run)])
         strain = strain_of([second for _, second in store.loader_seconds(run)])
         if strain:
-            click.echo(f"Warning: {strain}", err=True)
+            say(f"Warning: {strain}", err=True)
         if not_neutral and as_json:  # the board says so itself
-            click.echo(f"Not valid for ranking: {not_neutral}", err=True)
+            say(f"Not valid for ranking: {not_neutral}", err=True)
         if not is_demo:
             board = command_on(database, "board", "--run", run)
-            click.echo(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
+            say(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
     ended = store.run(run)
     if ended is None or ended.ended_at is None:
         raise failure(code, lines, run=run, is_begun=True, resume_command=again)
     if was_stopped:
-        click.echo(f"Stopped; go on with `{again}`", err=True)
+        say(f"Stopped; go on with `{again}`", err=True)
         return INTERRUPTED
     # of the whole run: the window of the standings may hold no answer
     sums = store.tally_sums(run)
     if not any(one.ok for (_, _, kind), one in sums.items() if kind == "ranked"):
-        click.echo("No host answered any request; `toolkit scout` shows why", err=True)
+        say("No host answered any request; `toolkit scout` shows why", err=True)
         return FAILED
     return WORKED
 

@@ -153,7 +153,7 @@ def command(*, config: Path | None, no_cache_file: bool, check: bool, **flags: A
     settings = read(text, str(config) if config else "the command line", given)
     variables, keys = secrets_of(settings)
     for line in meaning(settings):
-        click.echo(line, err=True)
+        to_stderr(line)
     if check:
         if settings.teams:
             Keyring(settings.teams, keys)

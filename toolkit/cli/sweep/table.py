@@ -50,7 +50,9 @@ def print_table(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Move
     for place, name in enumerate(names):
         spare = 2 * place
         columns.append(Column(title=metric(name).title, right=True, spare=spare))
-        columns.append(Column(title="against the first", spare=spare and spare + 1))
+        columns.append(
+            Column(title=f"{metric(name).title} against the first", spare=spare and spare + 1)
+        )
     columns.append(Column(title="what became of it", widest=60))
     for stage in by_stage(rows):
         cells: list[list[str | Text]] = []

@@ -14,7 +14,7 @@ from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import text_of
 from toolkit.cli.options import DURATION, PROFILE, SWEEP, database_option, run_word
-from toolkit.cli.output import writing
+from toolkit.cli.output import to_stderr, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -177,7 +177,7 @@ def command(
                 settings=json.dumps(settings),
             )
             begin(store, run)
-            click.echo(f"Sweep `{run.id}` begins: {plan.summary or plan.name}", err=True)
+            to_stderr(f"Sweep `{run.id}` begins: {plan.summary or plan.name}")
         else:
             run = _run_of(store, show or resume or NEWEST, database)
             try:
@@ -198,7 +198,7 @@ def command(
             folder=database.resolve().parent / "sweeps" / run.id,
             database=database.resolve(),
             impossible=impossible_in(plan, sim=sim),
-            say=lambda sentence: click.echo(sentence, err=True),
+            say=to_stderr,
             now=show_now,
             sim=sim,
         )
