@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_publish.py
 
-A process writes each second of 100 hosts as a blast's master does, a quarter of an hour of them stored before; `toolkit board
---publish` keeps the page in a folder; nginx serves that folder on the loopback, as it is (`gzip_static`, `access_log off`); and
+A process writes each second of support/blasted.py's hosts as a blast's master does, canaries and tricks included, a quarter of an
+hour of them stored before; `toolkit board --publish` keeps the page in a folder; nginx serves that folder on the loopback, as it is (`gzip_static`, `access_log off`); and
 1,000 scripted readers do what the page's script does: each loads the page once, then asks for live.json every 5 s with
 If-None-Match, and for charts.json when live.json names another. They arrive over 5 s; what is measured begins 10 s later.
 
@@ -11,7 +11,7 @@ Told are nginx's CPU, the publisher's CPU a refresh, what a viewer transfers, an
 the next ones replace them. Every tenth reader reads each file whole: a torn one would end this. Then the blast ends, and the
 archive with its replay is written.
 
-Bars: nginx a quarter of a core; a refresh 500 ms of CPU, a tenth of a core; figures 15 s old (where the page turns amber) at p95 just
+Bars: nginx a tenth of a core; a refresh half a second of CPU, a tenth of a core; figures 15 s old (where the page turns amber) at p95 just
 before they are replaced; 10 kB/s a viewer.
 """
 
@@ -28,7 +28,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,16 +40,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from contract.harness.programs import free_port  # noqa: E402 (path first)
+from support import blasted  # noqa: E402
 
-from toolkit.records import Host, LoaderSecond, Run, Tally  # noqa: E402
-from toolkit.stats import Sketch  # noqa: E402
 from toolkit.store import Store  # noqa: E402
 
-RUN = "0123456789ab"
-HOSTS = tuple(
-    Host(name=f"host-{n:03}", url=f"http://10.0.{n // 250}.{n % 250}:8000") for n in range(1, 101)
-)
-RPS = 50
+HOSTS = 100
 HISTORY_S = 900
 VIEWERS = at_length(1000, 50)
 LENGTH_S = at_length(60, 15)
@@ -80,57 +75,16 @@ http {{
 """
 
 
-# --- what is written ------------------------------------------------------------------------------
-
-
-class Seconds:
-    """Each second's tallies; the same seed, the same blast."""
-
-    def __init__(self) -> None:
-        self._dice = random.Random(4)
-        self._blobs = []
-        for number in range(len(HOSTS)):
-            sketch = Sketch()
-            for _ in range(RPS):
-                sketch.add((300.0 + 15 * number) * self._dice.lognormvariate(0, 0.4))
-            self._blobs.append(sketch.to_bytes())
-
-    def tallies(self, at_s: int) -> list[Tally]:
-        return [
-            Tally(
-                run=RUN, name=host.name, url=host.url, at_s=at_s, worker="w1", kind="ranked",
-                ok=(ok := RPS - self._dice.randrange(20)), errors=self._dice.randrange(3), streamed=RPS,
-                prompt_tokens=30 * ok, output_tokens=200 * ok, cache_judged=ok, e2e=blob, ttft=blob,
-            )
-            for host, blob in zip(HOSTS, self._blobs, strict=True)
-        ]  # fmt: skip
-
-    def store(self, store: Store, at_s: int) -> None:
-        second = LoaderSecond(
-            run=RUN, at_s=at_s, worker="w1", users=3200, cpu_share=0.5, lag_ms=2.0, limited=False
-        )
-        store.add_second(self.tallies(at_s), [second])
-
-
-def begin(database: Path) -> None:
-    """Store the quarter of an hour before now."""
-    seconds, now_s = Seconds(), int(time.time())
-    with Store.open(database) as store:
-        store.add_run(Run(id=RUN, verb="blast", started_at=float(now_s - HISTORY_S)))
-        store.plan_hosts(RUN, HOSTS)
-        for at_s in range(now_s - HISTORY_S, now_s):
-            seconds.store(store, at_s)
+# --- what runs ------------------------------------------------------------------------------------
 
 
 def feed(database: str) -> None:
     """Write each second when it is over."""
-    seconds = Seconds()
-    with Store.open(database) as store:
-        next_s = max(second.at_s for _, second in store.loader_seconds(RUN)) + 1
-        while True:
-            time.sleep(max(0.0, next_s + 1.2 - time.time()))
-            seconds.store(store, next_s)
-            next_s += 1
+    with Store.open(Path(database)) as store:
+        [run] = store.runs(verb="blast")
+        for second in range(HISTORY_S, 100_000):
+            time.sleep(max(0.0, run.started_at + second + 1.2 - time.time()))
+            blasted.feed(store, run, second)
 
 
 @contextmanager
@@ -140,7 +94,8 @@ def started(*words: str) -> Iterator[psutil.Popen]:
     try:
         yield process
     finally:
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
         process.wait()
 
 
@@ -247,7 +202,7 @@ async def measured(readers: Readers, nginx: psutil.Process, publisher: psutil.Pr
     kb_s = readers.transferred / 1e3 / VIEWERS / length_s
     arrival, last = readers.age_on_arrival_s, readers.age_at_last_s
     print(
-        f"{VIEWERS} viewers of {len(HOSTS)} hosts for {length_s:.0f} s: {readers.answers} answers,"
+        f"{VIEWERS} viewers of {HOSTS} hosts for {length_s:.0f} s: {readers.answers} answers,"
         f" {readers.answers / length_s:.0f} a second, p50 {nearest(readers.took_ms, 0.5):.1f} ms,"
         f" p99 {nearest(readers.took_ms, 0.99):.1f} ms"
     )
@@ -263,7 +218,7 @@ async def measured(readers: Readers, nginx: psutil.Process, publisher: psutil.Pr
         f"figures are {nearest(arrival, 0.5):.1f} s old when they come (p95 {nearest(arrival, 0.95):.1f}),"
         f" and {nearest(last, 0.5):.1f} s when the next replace them (p95 {nearest(last, 0.95):.1f}, at most {max(last):.1f})"
     )
-    print(f"RATIO publish_nginx_cores {nginx_cores / 0.25:.3f}")
+    print(f"RATIO publish_nginx_cores {nginx_cores / 0.1:.3f}")
     print(f"RATIO publish_cpu_per_refresh {refresh_ms / 500:.3f}")
     print(f"RATIO publish_bytes_per_viewer {kb_s / 10:.3f}")
     print(f"RATIO publish_age_p95 {nearest(last, 0.95) / 15:.3f}")
@@ -277,7 +232,10 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         database, root, port = folder / "blast.db", folder / "page", free_port()
-        begin(database)
+        began_at = time.time() - HISTORY_S
+        run = blasted.blasted(
+            database, hosts=HOSTS, seconds=HISTORY_S, started_at=began_at, ended=False
+        )
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, root=root, port=port))
         words = ("-p", name, "-c", "nginx.conf", "-e", f"{name}/error.log")
         publishing = ("board", "--publish", str(root), "--db", str(database))
@@ -293,7 +251,7 @@ def main() -> None:
                 asyncio.run(measured(readers, nginx, publisher))
             writer.kill()
             with Store.open(database) as store:
-                store.end_run(RUN, ended_at=time.time(), client_ok=True)
+                store.end_run(run.id, ended_at=time.time(), client_ok=True)
             ended_s = time.monotonic()
             assert publisher.wait() == 0
             archived_s = time.monotonic() - ended_s
