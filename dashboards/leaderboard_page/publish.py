@@ -31,8 +31,8 @@ from urllib.parse import quote
 
 from leaderboard_page.address import MOST_ROWS, parsed
 from leaderboard_page.branding import Branding
+from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.scene import Scene, scene_of
-from leaderboard_page.sections import feeding
 from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
 from toolkit.board.standings import json_rows
@@ -84,6 +84,8 @@ def publish(
         while True:
             due_s, now = time.monotonic() + EVERY_S, time.time()
             scene = scene_of(source, address, now)
+            if not isinstance(scene, Scene):  # before the first blast, as the live page is then
+                scene = hosts_view(source, source.read(address.run), address, now=now, viewers=0)
             write_all(write, scene, now, brand)
             refreshes += 1
             if isinstance(scene, Scene) and is_final(scene):
@@ -115,7 +117,7 @@ Write = Callable[[str, str | None], None]
 
 def write_all(
     write: Write,
-    scene: Scene | str | None,
+    scene: Scene | bytes,
     now: float,
     brand: Branding,
     replay: Mapping[str, list[Any]] | None = None,
@@ -137,10 +139,10 @@ def write_all(
             below = {name: _unlinked(few.part(name, keep_s=keep_s)) for name in below}
             standings = list(json_rows(scene.board))
         else:
-            top["fast"] = feeding(scene)
+            top["fast"] = _unlinked(scene)
     except ToolkitError as error:
         # the database is in trouble, and there was nothing yet that could stay
-        top["fast"] = feeding(sentence(error))
+        top["fast"] = tag("p", sentence(error), class_="trouble")
 
     state = {
         "written_at": round(now, 3),
@@ -182,8 +184,8 @@ def document(
         ),
         tag("title", brand.title),
         Markup(f"<style>\n{style}</style>"),
-        # without a script it would not grow
-        tag("noscript", Markup("<style>.facts .data { display: none; }</style>")),
+        # without a script an age would not grow, nor would names of dots find room
+        tag("noscript", Markup("<style>.facts .data, .dot > .label { display: none; }</style>")),
     )
 
     def part(name: str) -> Markup:

@@ -31,7 +31,7 @@ function putNewest(parts) {
   fast = parts.fast ?? fast;
 }
 
-put("fast", fast);
+for (const place of main.querySelectorAll("[data-part]")) put(place.dataset.part, place.firstElementChild.innerHTML);
 
 function watch() {
   byId("silent").hidden = state.final || waitedS() <= staleS;

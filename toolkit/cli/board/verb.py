@@ -600,7 +600,7 @@ def _publish(
     try:
         tell(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
         click.echo(folder / "index.html")
-        with waiting_for("Publishing"):
+        with waiting_for("Publishing", endless=True):
             page_module("publish").publish(
                 database.absolute(),
                 folder,
