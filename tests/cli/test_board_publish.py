@@ -195,7 +195,7 @@ def test_it_follows_a_blast_and_a_signal_ends_it_in_order(
     with subprocess.Popen(words, **pipes, text=True) as process, ExitStack() as ends:
         ends.callback(process.kill)
         # before there is a blast it says so, and goes on by itself
-        until("No blast yet")
+        until("feeding")
         with blast_on(tmp_path / "blast.db"):
             until('data-host=\\"h8\\"')
         # one folder has one publisher
