@@ -85,7 +85,8 @@ def publish(
             due_s, now = time.monotonic() + EVERY_S, time.time()
             scene = scene_of(source, address, now)
             if not isinstance(scene, Scene):  # before the first blast, as the live page is then
-                scene = hosts_view(source, source.read(address.run), address, now=now, viewers=0)
+                found = source.read(address.run)
+                scene = hosts_view(source, found, address, brand.title, now=now, viewers=0)
             write_all(write, scene, now, brand)
             refreshes += 1
             if isinstance(scene, Scene) and is_final(scene):
