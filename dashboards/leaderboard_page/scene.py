@@ -323,7 +323,7 @@ class Scene:
         names = [one.name for one in self.board.standings[: first + self.address.rows]]
         # steps of many seconds cannot leave out single ones
         skips = self.address.skip_limited and self.board.limited_s
-        note = "with the seconds in which the load generator was at its limit" if skips else ""
+        note = "seconds at the limit count here" if skips else ""
         return rank_chart(
             self._ranks, self.events, names=names, styles=self.styles, note=note, above=first
         )

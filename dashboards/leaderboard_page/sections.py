@@ -221,11 +221,12 @@ def story(
     window_s: int,
 ) -> Markup:
     """What happened at one moment, and what came of it: for the host `name`, whose `seconds` these are, or the ranking."""
-    at = events[0].at
+    began = at = events[0].at
     lines = [sentence(event) for event in events]
     if seconds is not None:
         near = outage_at(down, at)
         if near and near.from_s - CLOCKS_S <= at < near.to_s + NOTICED_S:
+            began = near.from_s
             end = f"until {time_of_day(near.to_s)}" if near.is_over else "and is not back yet"
             length = span(near.to_s - near.from_s)
             lost = f"{near.errors:,} requests failed"
@@ -247,7 +248,7 @@ def story(
     places = []
     last_s = ranks.times[-1] if ranks.times else -inf
     for words, until_s in (
-        ("before it", at - 1),
+        ("before it", began - 1),
         ("a minute later", at + 60),
         ("five minutes later", at + 300),
         ("now", last_s),
