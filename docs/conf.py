@@ -20,6 +20,8 @@ smartquotes = False
 highlight_language = "text"
 html_theme = "furo"
 html_title = "toolkit"
+html_static_path = ["static"]
+html_css_files = ["manual.css"]
 html_copy_source = False
 html_show_sphinx = False
 

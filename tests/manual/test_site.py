@@ -35,14 +35,16 @@ def test_every_page_is_made(site: Path) -> None:
 
 
 def test_no_page_asks_anybody_else_or_needs_to_be_scrolled_sideways(site: Path) -> None:
-    with chromium() as browser, tab_of(browser, width=390, height=844) as tab:
+    with chromium() as browser, tab_of(browser) as tab:
         wide = {}
         for page in MANUAL:
             tab.page.goto(_made(site, page).as_uri())
-            wide[page] = overflow(tab.page)
+            for width in (390, 1280):
+                tab.page.set_viewport_size({"width": width, "height": 844})
+                wide[page, width] = overflow(tab.page)
         assert {url for url in tab.requests if not url.startswith(("file:", "data:"))} == set()
         assert tab.complaints == []
-        assert {page: what for page, what in wide.items() if what} == {}
+        assert {place: what for place, what in wide.items() if what} == {}
 
 
 def _visible() -> Iterator[tuple[str, click.Command]]:
