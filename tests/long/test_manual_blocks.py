@@ -227,7 +227,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     last = list(FLEET.values())[-1]
     with reader.beside(f"exec toolkit sim fleet {fleet} --time-scale 0.1", f"{last} ") as printed:
         urls = dict(line.split()[:2] for line in printed if "http://" in line)
-        reader.hosts = "".join(f"{name} {urls[who]}\n" for name, who in FLEET.items())
+        reader.hosts = "".join(f"{name} {urls[who]} team=red\n" for name, who in FLEET.items())
         before: Block | None = None
         for block in BLOCKS:
             try:
