@@ -17,7 +17,7 @@ from contract.harness.browser import chromium, leaderboard, tab
 from PIL import Image
 
 RECORDING = Path(__file__).parents[2] / "docs" / "pictures" / "demo.gif"
-WIDTH, HEIGHT = 1000, 620
+WIDTH, HEIGHT = 1000, 780
 STEP_S = 1.0
 SPEED = 5
 LAST_S = 4.0
