@@ -34,7 +34,7 @@ CHANGED = (
     # a reader has none yet; here each block finds one
     (re.compile(r"\btoolkit example hosts\.txt"), "rm hosts.txt && toolkit example hosts.txt"),
     # the load comes from the servers' own machine, which a reader's must not
-    (re.compile(r"\btoolkit blast hosts\.txt"), "toolkit blast hosts.txt --non-neutral"),
+    (re.compile(r"\b(toolkit blast (?:hosts|prod)\.txt)"), r"\1 --non-neutral"),
     # its own port is anybody's here
     (re.compile(r"\btoolkit serve --sim gptq-int4"), "toolkit serve --sim gptq-int4 --port 8000"),
     # nine loads are minutes; test_sweep_ratios.py runs such a sweep whole
@@ -43,7 +43,7 @@ CHANGED = (
     (re.compile(r"\btoolkit selftest *$", re.MULTILINE), "toolkit selftest --streams 1,10"),
 )
 FLEET = {"alice": "gptq-int4", "bob": "awq", "carol": "fp8"}
-"""Who stands in `hosts.txt`, and of which personality."""
+"""Who stands in `hosts.txt` (and in `prod.txt`), and of which personality."""
 FILE = re.compile(r"# ([a-z-]+\.toml)\b")
 """A file that a page shows bears its name in its first line."""
 ID = re.compile(r"\b[0-9a-f]{12}\b")
@@ -186,7 +186,8 @@ def _interrupt(process: subprocess.Popen[str]) -> None:
 def run(reader: Reader, block: Block, before: Block | None) -> str:
     """Paste one block; what it printed, or AssertionError."""
     with ExitStack() as around:
-        (reader.folder / "hosts.txt").write_text(reader.hosts)
+        for name in ("hosts.txt", "prod.txt"):
+            (reader.folder / name).write_text(reader.hosts)
         beside = before if block.notes.get("beside") == "previous" else None
         for each in (beside, block):
             if each is not None and "server" in each.notes:
