@@ -67,6 +67,8 @@ READ_HERE = frozenset(
 """Keys of a recorded request body that are read here, or that the run's plan sets for all requests; others are sent as they are."""
 LIMITS = ("output_tokens", "max_completion_tokens", "max_tokens")
 """Keys of the limit of an answer, the last one first; `output_tokens` is that of vLLM's own datasets."""
+USUAL_MAX_TOKENS = 256
+"""Of an answer, where neither a file nor the user sets a limit: the contest's."""
 CHARS_PER_TOKEN = 4
 """Of English."""
 ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -361,6 +363,7 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         streamed = round(sum(bool(prompt.stream) for prompt in prompts) / len(prompts), 4)
     else:
         streamed = None
+    limits = [prompt.max_tokens for prompt in prompts if prompt.max_tokens is not None]
     estimated = (
         f"The answers' limits are estimated from `{name}`: {CHARS_PER_TOKEN} characters a token"
     )
@@ -368,6 +371,8 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         name=name,
         prompts=tuple(prompts),
         stream_share=streamed,
+        # no recorded limit is lowered unless the user says so
+        max_tokens=max(USUAL_MAX_TOKENS, *limits) if limits else None,
         notes=(estimated,) if conversations else (),
     )
 

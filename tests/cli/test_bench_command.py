@@ -198,7 +198,7 @@ def test_recorded_bodies_are_sent_as_they_were_but_for_the_model() -> None:
         "tools": [TOOL],
         "response_format": {"type": "json_object"},
         "temperature": 0.5,
-        "max_tokens": 9,
+        "max_tokens": 900,
     }
     Path("bodies.jsonl").write_text(json.dumps({"method": "POST", "body": recorded}) + "\n")
     pages = vllm_pages() | {"/v1/chat/completions": CHAT_ANSWER}

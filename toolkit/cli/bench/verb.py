@@ -306,7 +306,7 @@ def command(
     if num_prompts is None and duration is None:
         num_prompts = NUM_PROMPTS
     if max_tokens is None:
-        max_tokens = MAX_TOKENS if prompts.max_tokens is None else prompts.max_tokens
+        max_tokens = prompts.max_tokens or MAX_TOKENS
     if max_concurrency is None:
         max_concurrency = CONCURRENCY if request_rate is None else MOST_IN_FLIGHT
     stream_share = 1.0 if prompts.stream_share is None else prompts.stream_share
