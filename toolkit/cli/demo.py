@@ -176,7 +176,7 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
         with _begun(folder, "scout", HOSTS):
             pass
         _headline(
-            "\n2. Time all of them at the same moment, and explain what is fast for another reason than speed."
+            "\n2. Time all of them at the same moment, and explain what looks fast for another reason."
         )
         with _begun(folder, "bench", HOSTS, "--num-prompts", str(BENCH_REQUESTS)):
             pass

@@ -24,7 +24,7 @@ def response_cache(case: Case) -> Found | None:
             f"they took {spoken_ms(again)} where the first answers took {spoken_ms(first)} (medians)"
         )
     if "id" in found.kinds:
-        clauses.append("they bear the ids of earlier answers")
+        clauses.append("they carry the ids of earlier answers")
     if "header" in found.kinds:
         headers = (pair.again.cache_status or "" for pair in found.taken)
         clauses.append(f"a header says {quoted(next(filter(says_hit, headers)))}")

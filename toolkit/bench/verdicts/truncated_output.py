@@ -147,8 +147,8 @@ def _from_counters(
         reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
         if asked < ASKED_LESS * ours and reached:
             clause = (
-                f"the engine was asked for {whole(mean)} of the {whole(ours / len(answers))} tokens"
-                " a request that we asked for (means)"
+                f"we asked for {whole(ours / len(answers))} tokens per request,"
+                f" the engine was asked for {whole(mean)} (means)"
             )
             yield "asked", clause
 
@@ -163,7 +163,7 @@ def _from_counters(
         if lied >= LEAST_ANSWERS and share(lied, len(answers)) >= LEAST_SHARE:
             clause = (
                 f"{of(lied, claims['stop'], 'answers')} say `stop` where the server counted `length`:"
-                " it was the limit that ended them"
+                " the limit ended them"
             )
             yield "reasons", clause
 

@@ -18,8 +18,8 @@ PLAIN = ("clean", "not_judged", "same_engine")
 """Verdicts that accuse nobody."""
 LEGEND = (
     "TTFT: send to the first chunk with a token. E2E: send to the last one. TPOT: (E2E - TTFT) / tokens "
-    "after the first chunk. ITL: gap between chunks / tokens in it. ok: complete answers; errors are in no "
-    "latency. req/s, tok/s: of ok answers, over the time from first send to last end. p50, p95: nearest rank, "
+    "after the first chunk. ITL: gap between chunks / tokens in it. ok: complete answers; latencies are "
+    "of these only. req/s, tok/s: of ok answers, over the time from first send to last end. p50, p95: nearest rank, "
     "within 1 %."
 )
 
