@@ -101,10 +101,13 @@ const STRUCK = 200;  // as one that is so much longer
 
 const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 const side = (a, b, p) => Math.sign((b.x - a.x) * (p.y - a.y) - (b.y - a.y) * (p.x - a.x));
-const cross = (a, b) => a && b && side(a.from, a.to, b.from) * side(a.from, a.to, b.to) < 0
+const around = (a, b) => ({ left: Math.min(a.x, b.x), right: Math.max(a.x, b.x), top: Math.min(a.y, b.y), bottom: Math.max(a.y, b.y) });
+const lineOf = (from, to) => ({ from, to, ...around(from, to) });
+const cross = (a, b) => meet(a, b) && side(a.from, a.to, b.from) * side(a.from, a.to, b.to) < 0
   && side(b.from, b.to, a.from) * side(b.from, b.to, a.to) < 0;
-const strikes = (line, { left, right, top, bottom }) => cross(line, { from: { x: left, y: top }, to: { x: right, y: bottom } })
-  || cross(line, { from: { x: left, y: bottom }, to: { x: right, y: top } });
+// Whether a line runs through a box: it crosses a diagonal.
+const strikes = (line, { left, right, top, bottom }) => line !== null && meet(line, { left, right, top, bottom })
+  && [[top, bottom], [bottom, top]].some(([y, otherY]) => cross(line, lineOf({ x: left, y }, { x: right, y: otherY })));
 
 // The best place for a name among those of the others; null: there is no room.
 function choice(dot, found) {
@@ -115,7 +118,7 @@ function choice(dot, found) {
     for (const [other, taken] of found) {
       if (other === dot) continue;
       if (meet(place.box, taken.box)) cost = Infinity;
-      else if (cross(place.line, taken.line)) cost += CROSSED;
+      else if (place.line && taken.line && cross(place.line, taken.line)) cost += CROSSED;
       else if (strikes(place.line, taken.box) || strikes(taken.line, place.box)) cost += STRUCK;
       if (cost >= least) break;
     }
@@ -147,7 +150,7 @@ function placeNames(plot) {
       const left = dot.x + x - before * dot.wide;
       const box = { left, right: left + dot.wide, top: dot.y + y - dot.high / 2, bottom: dot.y + y + dot.high / 2 };
       const far = Math.hypot(x, y);
-      const line = far > NEAR ? { from: dot, to: { x: dot.x + x, y: dot.y + y } } : null;
+      const line = far > NEAR ? lineOf({ x: dot.x, y: dot.y }, { x: dot.x + x, y: dot.y + y }) : null;
       return { x, y, before, box, line, cost: far + 12 * (1 - Math.cos(Math.atan2(y, x) - outwards)) };
     }).filter(({ box }) => box.left >= 2 && box.right <= width + 12 && box.top >= -6 && box.bottom < height
       && !dots.some((other) => other !== dot && meet(box, other.mark))).sort((a, b) => a.cost - b.cost);

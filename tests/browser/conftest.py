@@ -9,8 +9,7 @@ The hosts are support/feeder.py's. `finished` is a blast of 300 s that is over:
 
 `cast` is a blast of 600 s of support/blasted.py's hosts, tricks and accidents included.
 
-`far_ahead` is a blast of 300 s of twenty hosts, one of them 80 times ahead of the others, who are nearly alike; three have errors
-(2, 7 and 25 %), two fell silent half way, one never answered.
+`far_ahead` is support/far_ahead.py's blast with twelve plain hosts, twenty in all.
 """
 
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from contract.harness.blasts import begin
 from contract.harness.browser import chromium
 from playwright.sync_api import Browser
 from support import blasted, feeder
 from support.browser import OpenTab, Tab, tab_of
+from support.far_ahead import blast_far_ahead
 from support.feeder import RUN, Blast, blast_on
 from support.page_server import PageServer, page_over
 
@@ -83,28 +82,7 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
 def far_ahead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     """The page over a blast in which a cache is far ahead of hosts that are nearly alike."""
     folder = tmp_path_factory.mktemp("far-ahead")
-    plain = [f"plain-{number:02}" for number in range(12)]
-    failing = {"shaky": 2, "flaky": 8, "the-host-of-team-seven": 33}
-    blast = begin(
-        folder / "blast.db",
-        ["cache", *plain, *failing, "gone", "lost-contact", "dead", "late"],
-        STARTED_S,
-    )
-    counted = {"cache": {"ok": 8000, "e2e_ms": 40.0, "ttft_ms": 5.0}}
-    for number, name in enumerate(plain):
-        counted[name] = {"ok": 100 - number, "e2e_ms": 2500.0 + 40 * number}
-    for number, (name, errors) in enumerate(failing.items()):
-        counted[name] = {"ok": 100 - 2 * number, "errors": errors, "e2e_ms": 2800.0 + 10 * number}
-    up, down = {"ok": 90, "e2e_ms": 2700.0}, {"errors": 3}
-    blast.write(
-        {
-            STARTED_S + second: counted
-            | dict.fromkeys(("gone", "lost-contact"), up if second < LENGTH_S / 2 else down)
-            | {"dead": {"errors": 1}, "late": {"ok": 60 if second > 200 else 0, "e2e_ms": 900.0}}
-            for second in range(LENGTH_S)
-        }
-    )
-    blast.end(STARTED_S + LENGTH_S)
+    blast = blast_far_ahead(folder / "blast.db", 12)
     with page_over(blast.file, folder) as server:
         yield server
 

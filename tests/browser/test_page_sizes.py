@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 from support import prepared
 from support.board_page import board, chart, hosts, until
 from support.browser import OpenTab, Tab
+from support.far_ahead import blast_far_ahead
 from support.page_server import PageServer, page_over
 
 # How well each text can be told from what it stands on, by WCAG's rule: 1 is not at all, 21 is black on white. Colours are
@@ -133,7 +134,22 @@ def test_every_dot_of_twenty_hosts_is_named_and_no_word_of_a_chart_covers_anothe
     assert tab.page.evaluate(OVERLAPS, ['[data-chart="ranks"] .end']) == []
 
 
-@pytest.mark.parametrize("view", ["", "kiosk=1"])
+@pytest.mark.parametrize(("plain", "dots"), [(92, 99), (0, 1)], ids=["hundred", "one"])
+def test_names_of_a_hundred_hosts_cover_each_other_as_little_as_that_of_one(
+    plain: int, dots: int, tmp_path: Path, open_tab: OpenTab
+) -> None:
+    blast = blast_far_ahead(tmp_path / "blast.db", plain)
+    with page_over(blast.file, tmp_path) as server:
+        tab = open_tab(f"{server.url}/?top=100", width=1280, height=900)
+        expect(chart(tab, "tradeoff").locator("svg").first).to_be_visible()
+        names = tab.page.locator('[data-chart="tradeoff"] .dot .name')
+        assert names.count() == dots
+        assert all(names.nth(number).is_visible() for number in range(min(dots, 20)))
+        for words in ('[data-chart="tradeoff"] .label', '[data-chart="ranks"] .end'):
+            assert tab.page.evaluate(OVERLAPS, [words]) == []
+
+
+@pytest.mark.parametrize("view", ["", "kiosk=1&top=20"])
 def test_a_cache_80_times_ahead_leaves_the_others_bars_that_can_be_compared(
     far_ahead: PageServer, open_tab: OpenTab, view: str
 ) -> None:
