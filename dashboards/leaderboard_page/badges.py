@@ -90,7 +90,7 @@ def evidence(
     ]
     if not rows:
         return None
-    summary = tag("summary", "What the badges rest on")
+    summary = tag("summary", "Evidence of all badges")
     # a long list starts closed: it would push the charts off the screen
     is_open = len(rows) <= MOST_OPEN
     return tag("details", summary, tag("ul", rows), id=key, class_="evidence", open=is_open)

@@ -377,7 +377,7 @@ def method(board: Board) -> Markup:
     # the score's formula stands once, whether or not it ranks
     formulas = dict.fromkeys((FORMULAS[board.rank_by], FORMULAS["score"]))
     lines = [tag("p", text) for text in (*formulas, TIES, window)]
-    return tag("section", tag("h2", "How it is reckoned"), lines, class_="method")
+    return tag("section", tag("h2", "Methodology"), lines, class_="method")
 
 
 def feeding(trouble: str | None) -> Markup:
