@@ -162,7 +162,7 @@ def test_a_cache_80_times_ahead_leaves_the_others_bars_that_can_be_compared(
         return box["width"]
 
     # plain-00 answers 100 a second and plain-05 95 of them
-    assert 100 < length("plain-00") < length("cache")
+    assert length("cache") / 2 < length("plain-00") < length("cache")
     assert length("plain-05") / length("plain-00") == pytest.approx(0.95, abs=0.02)
     head = tab.page.locator("#board thead .c-rps .axis")
     assert head.inner_text().split() == ["100", "8,000"]
