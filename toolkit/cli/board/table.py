@@ -40,6 +40,8 @@ def _errors(one: Standing) -> Text:
 
 
 def _tokens(one: Standing) -> str:
+    if one.ok and not one.output_tokens_per_s:
+        return DASH  # embeddings have none
     return ("~" if one.output_tokens_estimated else "") + per_second(one.output_tokens_per_s)
 
 
