@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,3 +181,54 @@ def test_a_rank_changes_at_once_and_its_row_moves_when_the_change_has_lasted(
     assert is_sound(blast.file)
     again = run("board", "--json", "--window", "5s", "--db", blast.file, cwd=tmp_path)
     assert {one["name"]: one["ok"] for one in json_rows(again.stdout)} == shown
+
+
+def test_a_click_opens_what_it_means_its_link_works_and_the_way_back_undoes_it(
+    browser: Browser, tmp_path: Path
+) -> None:
+    began = int(time.time()) - 400
+    blast = begin(tmp_path / "blast.db", ["alfa", "bravo"], began)
+    # bravo answers less, and sooner
+    both = {"alfa": {"ok": 9, "e2e_ms": 900.0}, "bravo": {"ok": 3, "e2e_ms": 300.0, "errors": 1}}
+    blast.write({began + second: both for second in range(300)})
+    with sqlite3.connect(blast.file, timeout=30) as connection:
+        # as the load generator marks a run whose hosts are on its machine
+        connection.execute(
+            "INSERT INTO events (run_number, at, kind, text) VALUES (1, ?, 'mark', ?)",
+            (float(began), "not valid for ranking: `alfa` (127.0.0.1) is on this machine"),
+        )
+    connection.close()
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began + 150))
+    note = ("bravo", "larger batches", "--at", moment, "--db", blast.file)
+    marked = run("mark", *note, cwd=tmp_path)
+    assert marked.returncode == 0, marked.stderr
+    blast.end(began + 300)
+    with leaderboard(blast.file, tmp_path) as url, tab(browser) as page:
+        page.goto(url)
+        panel = page.get_by_role("complementary")
+        expect(page.locator(".banner")).to_contain_text("Not valid for ranking")
+        expect(page.locator(".banner")).to_contain_text("same machine as the hosts: alfa")
+        expect(page.locator(".provenance")).to_contain_text(RUN)
+        page.locator('tr[data-host="bravo"] .c-p95').click()
+        expect(panel).to_contain_text("http 500")
+        # one error beside three answers in each of 300 s
+        expect(panel).to_contain_text("300 of 1,200")
+        assert page.url == f"{url}/?host=bravo"
+
+        page.get_by_role("columnheader").get_by_role("link", name="p95", exact=True).click()
+        expect(page.locator("#board")).to_have_attribute("data-rank-by", "p95")
+        assert [one["host"] for one in rows(page)] == ["bravo", "alfa"]
+        page.locator('[data-chart="ranks"]').get_by_role("link", name="larger batches").click()
+        expect(panel).to_contain_text("3.00 requests/s in the minute before")
+
+        with tab(browser) as other:
+            other.goto(page.url)
+            expect(other.get_by_role("complementary")).to_contain_text("larger batches")
+            assert [one["host"] for one in rows(other)] == ["bravo", "alfa"]
+        page.go_back()
+        page.go_back()
+        expect(page.locator("#board")).to_have_attribute("data-rank-by", "rps")
+        expect(panel).to_contain_text("300 of 1,200")
+        page.go_back()
+        expect(panel).to_have_count(0)
+        assert [one["host"] for one in rows(page)] == ["alfa", "bravo"]
