@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_limited_seconds_count_or_not_and_a_switch_says_which() -> None:
             "not neutral: `a` (::1) is on this machine",
             "Not valid for ranking. Load generator on the same machine as the hosts: a (::1).",
         ),
-        # an organizer's own mark
+        # for any other reason
         ("not valid for ranking: <b>rehearsal</b>", "Not valid for ranking. <b>rehearsal</b>"),
         ("swapped the model", None),
     ],
@@ -101,6 +102,7 @@ def test_a_run_that_is_not_valid_for_ranking_says_so_in_a_banner(
     text: str, banner: str | None
 ) -> None:
     mark = Event(run="r", at=BEGAN, kind="mark", text=text)
+    assert drawn(events=(replace(mark, name="a", url="u"),)).all(class_="banner") == []
     assert [one.text for one in drawn(events=(mark,)).all(class_="banner")] == [banner][
         : bool(banner)
     ]

@@ -162,7 +162,7 @@ def why_not_valid(events: Iterable[Event]) -> str | None:
     for event in events:
         begins, _, reason = event.text.partition(": ")
         # the second is how it was written until 0.1
-        if event.kind == "mark" and begins in (NOT_VALID, "not neutral"):
+        if event.kind == "mark" and not event.name and begins in (NOT_VALID, "not neutral"):
             return reason
     return None
 
