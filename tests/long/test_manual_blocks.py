@@ -44,6 +44,7 @@ CHANGED = (
 )
 FLEET = {"alice": "gptq-int4", "bob": "awq", "carol": "fp8"}
 """Who stands in `hosts.txt` (and in `prod.txt`), and of which personality."""
+TEAMS = {"alice": "red", "bob": "blue", "carol": "blue"}
 FILE = re.compile(r"# ([a-z-]+\.toml)\b")
 """A file that a page shows bears its name in its first line."""
 ID = re.compile(r"\b[0-9a-f]{12}\b")
@@ -228,7 +229,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     last = list(FLEET.values())[-1]
     with reader.beside(f"exec toolkit sim fleet {fleet} --time-scale 0.1", f"{last} ") as printed:
         urls = dict(line.split()[:2] for line in printed if "http://" in line)
-        reader.hosts = "".join(f"{name} {urls[who]} team=red\n" for name, who in FLEET.items())
+        reader.hosts = "".join(
+            f"{name} {urls[FLEET[name]]} team={team}\n" for name, team in TEAMS.items()
+        )
         before: Block | None = None
         for block in BLOCKS:
             try:
