@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from leaderboard_page.address import Address, link, with_view
 from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, spoken
 from leaderboard_page.sections import captured_figures, feeding, rows
 from leaderboard_page.source import DatabaseSource, ReadResult, sentence
+from toolkit.bench.contrast import tied
 from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.inventory import Inventory, inventory
 from toolkit.board.standings import reasons
@@ -110,11 +111,14 @@ def _ranking(
     verdicts: Mapping[tuple[str, str], tuple[Verdict, ...]],
 ) -> tuple[HostSummary, ...]:
     by_host: dict[tuple[str, str], dict[int | None, list[RequestRecord]]] = {}
+    by_name: dict[str, list[RequestRecord]] = {}
     for shot in shots:
+        by_name.setdefault(shot.name, []).append(shot)
         if shot.kind != "warmup":
             by_host.setdefault((shot.name, shot.url), {}).setdefault(shot.concurrency, []).append(
                 shot
             )
+    ties = tied(by_name) if run.ended_at is not None else {}
     best = []
     for (name, url), levels in by_host.items():
         figures = [
@@ -129,7 +133,8 @@ def _ranking(
             for level, of_level in levels.items()
         ]
         # of a sweep the level at which a host answered the most
-        best.append(max(figures, key=lambda one: one.rps or 0.0))
+        shown = max(figures, key=lambda one: one.rps or 0.0)
+        best.append(replace(shown, tied_with=ties.get(name, ())))
     return tuple(sorted(best, key=lambda one: (-(one.rps or 0.0), one.name)))
 
 
@@ -332,19 +337,16 @@ COLUMNS = (
 )
 
 
+def _absent(what: str, command: str, does: str) -> Markup:
+    return tag("p", f"No {what} yet: ", tag("code", command), does, class_="nothing")
+
+
 def _hosts(seen: Known) -> Markup:
     """Each host's settings as scout last saw them, what is remarkable, and what the bench found."""
     title = tag("h2", "Hosts")
     if not seen.newest:
-        command = tag("code", "toolkit scout hosts.txt --watch")
-        note = tag(
-            "p",
-            "No snapshot yet: ",
-            command,
-            " shows each host's settings here, live.",
-            class_="nothing",
-        )
-        return tag("section", title, note, class_="hosts")
+        words = "toolkit scout hosts.txt --watch", " shows each host's settings here, live."
+        return tag("section", title, _absent("snapshot", *words), class_="hosts")
 
     told = [seen.telling.get(each.name, each) for each in seen.newest]
     usual: dict[str, str] = {}
@@ -360,9 +362,7 @@ def _hosts(seen: Known) -> Markup:
     for each in seen.newest:
         for finding in each.findings:
             grouped.setdefault((finding.code, finding.text), []).append(each.name)
-    verdicts = {
-        one.name: [each for each in one.verdicts if each.code != "clean"] for one in seen.ranking
-    }
+    verdicts = {one.name: spoken(one) for one in seen.ranking}
     last_at = max(each.at for each in seen.newest)
     lines = []
     for each, settings in zip(seen.newest, told, strict=True):
@@ -464,15 +464,8 @@ def _bench(seen: Known) -> Markup:
     """The newest bench, as far as it is."""
     bench, title = seen.bench, tag("h2", "Bench")
     if bench is None:
-        command = tag("code", "toolkit bench hosts.txt")
-        note = tag(
-            "p",
-            "No bench yet: ",
-            command,
-            " asks every host the same, at the same time.",
-            class_="nothing",
-        )
-        return tag("section", title, note, class_="bench")
+        words = "toolkit bench hosts.txt", " asks every host the same, at the same time."
+        return tag("section", title, _absent("bench", *words), class_="bench")
     is_sweep = len({one.concurrency for one in seen.ranking}) > 1
     head = [
         "host",
@@ -485,14 +478,18 @@ def _bench(seen: Known) -> Markup:
         "ok",
     ]
     body = []
+    above: HostSummary | None = None
     for place, one in enumerate(seen.ranking, 1):
+        is_tied = above is not None and above.name in one.tied_with
+        tie = tag("abbr", "=", title="This run cannot tell it from the host above")
+        above = one
         badges = [badge(verdict) for verdict in spoken(one)]
         if one.errors > MOST_ERRORS * one.requests:
             kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
             failing = tag("span", icon("warning"), "failing", class_="badge foul", title=kinds)
             badges.insert(0, failing)
         name = (
-            tag("b", place, class_="place"),
+            tag("b", place, tie if is_tied else None, class_="place"),
             tag("span", one.name, class_="name", title=one.url),
             tag("span", badges, class_="badges") if badges else None,
             tag("span", one.error, class_="note") if one.error else None,
@@ -534,13 +531,9 @@ def _workload(captured: Mapping[str, Any] | None) -> Markup:
     """What clients sent."""
     title = tag("h2", "Workload")
     if captured is None:
-        command = tag("code", "toolkit capture --port 8000")
-        note = tag(
-            "p",
-            "No capture yet: ",
-            command,
+        words = (
+            "toolkit capture --port 8000",
             " on a host counts what clients send and how it repeats.",
-            class_="nothing",
         )
-        return tag("section", title, note, class_="workload")
+        return tag("section", title, _absent("capture", *words), class_="workload")
     return tag("section", title, captured_figures(captured), class_="workload")
