@@ -1,0 +1,105 @@
+"""Take the page's states again, by hand: `python tests/docs/take_page_pictures.py [STATE ...]`, some minutes. It rewrites docs/pictures/page/.
+
+Each state as a real Chromium shows it: 1920x1080, 1280x900 and 390x844, light and dark. What was measured before a blast is real, of simulated
+servers; the blast is tests/support/blasted.py's, which is the same each time.
+"""
+
+import io
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from contract.harness.browser import chromium
+from PIL import Image
+from support.blasted import blasted
+from support.browser import tab_of
+from support.page_server import page_over
+
+from toolkit.records import Event
+from toolkit.store import Store
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs" / "pictures" / "page"
+SIZES = {1920: 1080, 1280: 900, 390: 844}
+SECONDS = 600
+FLEET = "alice=fp8 bob=awq carol=gptq-int4 dave=cached erin=first-token grace=flaky heidi=drip"
+MEASURE = (
+    "toolkit scout {hosts} --timeout 1s > scout.txt; toolkit bench {hosts} --num-prompts 32;"
+    f" toolkit capture {shlex.quote(str(ROOT / 'data' / 'sample.pcap'))}; toolkit scout {{hosts}} --timeout 1s"
+)
+
+
+def nothing(database: Path) -> None:
+    """An empty database."""
+    Store.open(database).close()
+
+
+def before(database: Path) -> None:
+    """What scout, bench and capture leave."""
+    tool = Path(sys.prefix) / "bin" / "toolkit"
+    words = [tool, "sim", "fleet", *FLEET.split(), "--time-scale", "0.3", "--", "sh", "-c", MEASURE]
+    environment = {"PATH": f"{tool.parent}:/usr/bin:/bin", "TOOLKIT_DB": str(database)}
+    subprocess.run(words, check=True, cwd=database.parent, env=environment, stdout=subprocess.PIPE)
+
+
+def blast(database: Path) -> None:
+    """A blast of two to go of ten minutes."""
+    blasted(database, hosts=19, seconds=SECONDS, started_at=time.time() - SECONDS, ended=False)
+
+
+def revealed(database: Path) -> None:
+    """One that was frozen, and revealed to its end."""
+    began = time.time() - SECONDS - 600
+    run = blasted(database, hosts=19, seconds=SECONDS, started_at=began)
+    with Store.open(database) as store:
+        for kind, at in (("freeze", began + 400), ("reveal", began + SECONDS + 10)):
+            store.add_event(Event(run=run.id, at=at, kind=kind))  # type: ignore[arg-type]
+
+
+STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    # state -> what is in the database, the link, what is waited for
+    "nothing": (nothing, "", "#feeding"),
+    "before": (before, "", "table.settings"),
+    "blast": (blast, "", "[data-chart=tradeoff] svg"),
+    "hosts": (blast, "?view=hosts", "table.settings"),
+    "host": (blast, "?host=restarter", ".panel [data-chart=heat] svg"),
+    "compare": (blast, "?cmp=memory,plain-05,plain-06", "table.differences"),
+    "kiosk": (blast, "?kiosk=1", "[data-chart=ranks] svg"),
+    "revealed": (revealed, "", ".step"),
+}
+
+
+def main(*states: str) -> None:
+    """Take those that are named, else all."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        for state in states or STATES:
+            fill, link, awaited = STATES[state]
+            folder = Path(tempfile.mkdtemp())
+            fill(folder / "toolkit.db")
+            with page_over(folder / "toolkit.db", folder) as server:
+                for width, height in SIZES.items():
+                    for scheme in ("light", "dark"):
+                        with tab_of(browser, width=width, height=height, scheme=scheme) as tab:
+                            tab.page.goto(f"{server.url}/{link}")
+                            tab.page.locator(awaited).first.wait_for()
+                            tab.page.wait_for_timeout(2000)
+                            taken = Image.open(io.BytesIO(tab.page.screenshot()))
+                        file = PICTURES / f"{state}-{width}-{scheme}.png"
+                        # some 100 colours are enough for a page, in a third of the bytes
+                        taken.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
+                            file, optimize=True
+                        )
+                        print(f"{file.name}: {file.stat().st_size:,} bytes", flush=True)
+            shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
