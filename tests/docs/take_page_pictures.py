@@ -1,7 +1,7 @@
 """Take the page's states again, by hand: `python tests/docs/take_page_pictures.py [STATE ...]`, some minutes. It rewrites docs/pictures/page/.
 
 Each state as a real Chromium shows it: 1920x1080, 1280x900 and 390x844, light and dark. What was measured before a blast is real, of simulated
-servers; the blast is tests/support/blasted.py's, which is the same each time.
+servers; the blast is tests/support/blasted.py's, the same each time. A hall's states are take_hall_pictures.py's.
 """
 
 import io
@@ -22,14 +22,13 @@ from support.blasted import blasted
 from support.browser import tab_of
 from support.page_server import page_over
 
-from toolkit.records import Event
 from toolkit.store import Store
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures" / "page"
 SIZES = {1920: 1080, 1280: 900, 390: 844}
 SECONDS = 600
-FLEET = "alice=fp8 bob=awq carol=gptq-int4 dave=cached erin=first-token grace=flaky heidi=drip"
+FLEET = "alice=fp8 bob=awq carol=gptq-int4 dave=cached erin=first-token grace=flaky heidi=cold"
 MEASURE = (
     "toolkit scout {hosts} --timeout 1s > scout.txt; toolkit bench {hosts} --num-prompts 32;"
     f" toolkit capture {shlex.quote(str(ROOT / 'data' / 'sample.pcap'))}; toolkit scout {{hosts}} --timeout 1s"
@@ -50,17 +49,8 @@ def before(database: Path) -> None:
 
 
 def blast(database: Path) -> None:
-    """A blast of two to go of ten minutes."""
+    """A blast that has been on for ten minutes."""
     blasted(database, hosts=19, seconds=SECONDS, started_at=time.time() - SECONDS, ended=False)
-
-
-def revealed(database: Path) -> None:
-    """One that was frozen, and revealed to its end."""
-    began = time.time() - SECONDS - 600
-    run = blasted(database, hosts=19, seconds=SECONDS, started_at=began)
-    with Store.open(database) as store:
-        for kind, at in (("freeze", began + 400), ("reveal", began + SECONDS + 10)):
-            store.add_event(Event(run=run.id, at=at, kind=kind))  # type: ignore[arg-type]
 
 
 STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
@@ -71,8 +61,6 @@ STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "hosts": (blast, "?view=hosts", "table.settings"),
     "host": (blast, "?host=restarter", ".panel [data-chart=heat] svg"),
     "compare": (blast, "?cmp=memory,plain-05,plain-06", "table.differences"),
-    "kiosk": (blast, "?kiosk=1", "[data-chart=ranks] svg"),
-    "revealed": (revealed, "", ".step"),
 }
 
 
