@@ -116,7 +116,7 @@ def test_what_broken_requests_may_have_cost_does_not_stand_in_for_answers() -> N
     ("records", "counted", "sentence"),
     [
         (ONE, {"finished_stop": 0, "finished_length": 16, "asked_tokens": 16}, (
-            "we asked for 256 tokens per request, the engine was asked for 1 (means) and"
+            "the engine was asked for 1 token per request where we asked for 256 (means) and"
             " 16 of 16 answers say `stop` where the server counted `length`: the limit ended them")),
         (by_length(4, of=16), None, "4 of 16 answers ended by `length` after 100 of 256 tokens"),
         (alike(), None, "16 of 16 answers stop at exactly 32 tokens, though their texts differ"),

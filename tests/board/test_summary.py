@@ -53,31 +53,31 @@ def sentences(
         (
             [("dave", 182.4, CACHE), ("alice", 5.13), ("bob", 4.0)],
             "dave leads with 182 RPS: it answers from a response cache (32 of 40 twins came back in 3 ms).",
-            "The best whose own model does the work is alice with 5.13 RPS, rank 2.",
+            "The best host whose own model does the work is alice with 5.13 RPS, rank 2.",
         ),
         (
             [("erin", 250, CUT), ("dave", 180, CACHE), ("alice", 5)],
             "erin leads with 250 RPS, but not on the honest board: it cuts its answers short (1 token of 256).",
             (
-                "The best whose own model does the work is alice with 5 RPS, rank 3; "
+                "The best host whose own model does the work is alice with 5 RPS, rank 3; "
                 "dave (rank 2) answers from a response cache."
             ),
         ),
         (
             [("alice", 5, CLEAN), ("erin", 4, CUT), ("bob", 3)],
-            "alice leads with 5 RPS, and nothing speaks against it.",
+            "alice leads with 5 RPS, and no anomaly was found.",
             "bob comes next with 3 RPS; erin (rank 2) cuts its answers short.",
         ),
         # a hint is no accusation
         (
             [("dave", 182, replace(CACHE, confidence="low"))],
-            "dave leads with 182 RPS, and nothing speaks against it.",
-            "Nobody else has answered.",
+            "dave leads with 182 RPS, and no anomaly was found.",
+            "No other host answered.",
         ),
         (
             [("a", 5, CACHE)],
             "a leads with 5 RPS: it answers from a response cache (32 of 40 twins came back in 3 ms).",
-            "Nobody is left of whom it is known that its own model explains what it shows.",
+            "No host is left whose figures are known to come from its own model.",
         ),
     ],
 )
@@ -124,9 +124,9 @@ def test_a_level_lead_names_all_who_share_it() -> None:
     assert shared[0].startswith("a leads, level with b, with 5 RPS")
     behind = sentences(standing(1, "d", 9, CACHE), standing(2, "a", 5), standing(2, "b", 5))
     assert behind[1] == (
-        "The best whose own model does the work is a, level with b, with 5 RPS, rank 2."
+        "The best host whose own model does the work is a, level with b, with 5 RPS, rank 2."
     )
-    assert sentences(standing(1, "a", 0, ok=0)) == ["Nobody has answered in this window."]
+    assert sentences(standing(1, "a", 0, ok=0)) == ["No host answered in this window."]
 
 
 def test_a_leader_that_fails_or_was_not_judged_is_said_to_be_so() -> None:
@@ -174,7 +174,7 @@ def test_a_restart_is_told_with_its_length_its_errors_and_when_the_window_is_cle
     assert fall(DOWN, at_s=52_390 + 28) == fall(DOWN)
     # the window of 30 s that ends with this second begins with 52,390
     assert fall(DOWN, at_s=52_390 + 29) == (
-        "frank restarted at 14:33:00 and was down for 10 s; nothing of it is left in the window."
+        "frank restarted at 14:33:00 and was down for 10 s; the window no longer holds any of it."
     )
     assert fall(replace(DOWN, is_over=False)) == (
         "frank went down at 14:33:00 and has not come back: 37% errors in the window."
@@ -200,5 +200,5 @@ def test_a_restart_that_cost_no_second_is_told_as_such() -> None:
         Event(name="frank", url="http://frank:1", at=52_380.0, kind="restart"),
         Event(name="alice", url="http://alice:1", at=52_381.0, kind="config"),
     )
-    assert fall(events=events) == "frank restarted, and no second went by without an answer."
-    assert fall() == "Nobody restarted or went down."
+    assert fall(events=events) == "frank restarted without a second of downtime."
+    assert fall() == "No host restarted or went down."

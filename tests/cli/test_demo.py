@@ -89,7 +89,7 @@ def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path
         rf"^   {first} leads.* with .* RPS.*: it {truths[first]} \(", told, re.MULTILINE
     )
     assert re.search(rf"{second} \(rank [12]\) {truths[second]}", told)
-    best = re.search(r"The best whose own model does the work is (\w+)[, ]", told)
+    best = re.search(r"The best host whose own model does the work is (\w+)[, ]", told)
     assert best
     assert best[1] in {"alice", "bob", "carol", "frank", "grace"}
     assert re.search(

@@ -19,7 +19,7 @@ AT = 1_750_000_000.0
 BENCH, CAPTURE = "bbbbbbbbbbbb", "cccccccccccc"
 LOW = "gpu_memory_utilization 0.46: the rest of the GPU's memory holds no KV cache"
 OPEN = "`/metrics` answers anyone: configuration and load are public"
-CUT = "we asked for 256 tokens per request, the engine was asked for 1"
+CUT = "the engine was asked for 1 token per request where we asked for 256"
 
 
 def host(name: str, number: int, at: float = AT, **more: object) -> Sighting:

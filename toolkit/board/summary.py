@@ -34,7 +34,7 @@ def summary(
     """Three sentences; `bench` are verdicts of an earlier bench, which speak where the blast's own are silent."""
     ranked = [each for each in board.standings if each.rank is not None and each.ok]
     if not ranked:
-        return ["Nobody has answered in this window."]
+        return ["No host answered in this window."]
     tricks = {each.name: _trick(each, (bench or {}).get(each.name, ())) for each in ranked}
 
     first, rank_by = ranked[0], board.rank_by
@@ -48,7 +48,7 @@ def summary(
     elif unjudged:
         lead += f", but it was not judged ({first_clause(unjudged.evidence)})."
     else:
-        lead += ", and nothing speaks against it."
+        lead += ", and no anomaly was found."
 
     plain = [
         each
@@ -57,10 +57,10 @@ def summary(
     ]
     others = []
     if not plain:
-        others = ["Nobody is left of whom it is known that its own model explains what it shows"]
+        others = ["No host is left whose figures are known to come from its own model"]
     elif plain[0] is not first:
         best = f"{plain[0].name}{_level(plain)} with {figure(plain[0], rank_by)}"
-        others = [f"The best whose own model does the work is {best}, rank {plain[0].rank}"]
+        others = [f"The best host whose own model does the work is {best}, rank {plain[0].rank}"]
     elif len(plain) > 1:
         others = [f"{plain[1].name} comes next with {figure(plain[1], rank_by)}"]
     others += [
@@ -68,7 +68,7 @@ def summary(
         for each in ranked[1:]
         if (found := tricks[each.name])
     ]
-    best_of_others = "; ".join(others or ["Nobody else has answered"]) + "."
+    best_of_others = "; ".join(others or ["No other host answered"]) + "."
     return [lead, best_of_others, _fall(board, outages or {}, events, clock)]
 
 
@@ -123,8 +123,8 @@ def _fall(board: Board, outages: OutagesByName, events: Sequence[Event], clock: 
     if not falls:
         names = sorted({event.name for event in events if event.kind == "restart" and event.name})
         if not names:
-            return "Nobody restarted or went down."
-        return f"{', '.join(names)} restarted, and no second went by without an answer."
+            return "No host restarted or went down."
+        return f"{', '.join(names)} restarted without a second of downtime."
 
     name, worst = max(falls, key=lambda fall: (fall[1].to_s - fall[1].from_s, fall[0]))
     shown = next((s for s in (*board.standings, *board.left_out) if s.name == name), None)
@@ -144,7 +144,7 @@ def _fall(board: Board, outages: OutagesByName, events: Sequence[Event], clock: 
         # the window ends with the end of the board's second
         clean_s = worst.to_s + board.window_s
         if board.at_s is None or not worst.to_s <= board.at_s + 1 < clean_s:
-            fall += "; nothing of it is left in the window."
+            fall += "; the window no longer holds any of it."
         else:
             fall += f": {rate} in the window, which holds it until {clock(clean_s)}."
     rest = sorted({other for other, _ in falls if other != name})

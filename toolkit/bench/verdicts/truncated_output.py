@@ -147,8 +147,8 @@ def _from_counters(
         reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
         if asked < ASKED_LESS * ours and reached:
             clause = (
-                f"we asked for {whole(ours / len(answers))} tokens per request,"
-                f" the engine was asked for {whole(mean)} (means)"
+                f"the engine was asked for {counted(round(mean), 'token')} per request where we asked"
+                f" for {whole(ours / len(answers))} (means)"
             )
             yield "asked", clause
 
