@@ -84,7 +84,9 @@ def test_a_run_that_is_over_is_an_archive_whose_figures_are_the_boards(
     assert replay["at"] == list(range(BEGAN + 1, BEGAN + SECONDS, 2))
     shown = ["".join(replay["pieces"][piece] for piece in frame) for frame in replay["frames"]]
     # after 100 s h8 has answered 8 a second for 40 s: 3.20/s, and at the end for 240 of 300 s: 6.40/s
-    places = [html.index(f'data-host="h{n}"') for html in (shown[49], shown[-1]) for n in (3, 8, 2)]
+    places = [
+        html.index(f'<tr data-host="h{n}"') for html in (shown[49], shown[-1]) for n in (3, 8, 2)
+    ]
     assert places == [*sorted(places[:3]), *places[3:]]
     assert "<b>3.20</b>" in shown[49]
     assert "<b>6.40</b>" in shown[-1]
