@@ -2,7 +2,8 @@
 // does is the server's to decide, which knows who the presenter is.
 
 const KEYS = new Set([" ", "Enter", "ArrowRight", "ArrowDown", "PageDown"]);
-const WIDGETS = "input, textarea, select, button, a, [role=combobox], [role=switch], [role=slider], [contenteditable]";
+const WIDGETS = "input, textarea, select, [role=combobox], [role=switch], [role=slider], [contenteditable]";
+const PRESSED = new Set([" ", "Enter"]);
 
 export default function ({ data, parentElement, setTriggerValue }) {
   let button = parentElement.querySelector(".presenter");
@@ -13,7 +14,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const listen = (event) => {
       if (!button.isConnected) return window.removeEventListener("keydown", listen);
       if (!KEYS.has(event.key) || event.repeat || event.ctrlKey || event.altKey || event.metaKey) return;
-      if (event.target.closest?.(WIDGETS)) return; // whoever sets a control means that
+      // whoever sets a control, or presses what has the focus, means that
+      if (event.target.closest?.(WIDGETS) || (PRESSED.has(event.key) && event.target.closest?.("a, button, summary"))) return;
       event.preventDefault();
       button.press();
     };

@@ -192,7 +192,7 @@ class Scene:
             viewers=viewers,
             replayed=self.address.t is not None,
             trouble=self.read.trouble,
-            revealing=bool(self.covered),
+            revealing=len(self.covered),
             heading=title(self.run, name) if self.address.kiosk else None,
         )
         return _bytes(head) + self.part("board", keep_s=0.0)

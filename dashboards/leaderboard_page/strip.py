@@ -29,14 +29,14 @@ def strip(
     viewers: int = 0,
     replayed: bool = False,
     trouble: str | None = None,
-    revealing: bool = False,
+    revealing: int = 0,
     heading: Markup | None = None,
 ) -> Markup:
     """How the blast stands: phase, clock, window, age of the data, and what limits their worth.
 
     `now` is the serving machine's wall clock, `measured_s` the last second that was measured, which a frozen board does
     not show. `replayed`: a past moment is shown, chosen by the viewer. `trouble` says why the figures do not follow the
-    database. `revealing`: places are being uncovered one by one, and the other figures are those of the freeze.
+    database. `revealing`: so many places are still covered, and the other figures are those of the freeze.
     `heading`: the page's title, where no toolbar holds it.
     """
     at_s, end = board.at_s, run.started_at if board.at_s is None else board.at_s + 1.0
@@ -85,9 +85,11 @@ def strip(
     frozen = None
     if revealing:
         hint = (
-            "The standings are uncovered from the last to the first; all else is as at the freeze"
+            "The organizer's ranking is uncovered from the last place to the first;"
+            " all else is as at the freeze"
         )
-        frozen = _item("reveal", "board", (icon("snow"), "reveal"), tone=" info", hint=hint)
+        value = (icon("snow"), "reveal", tag("small", f" {revealing} left"))
+        frozen = _item("reveal", "board", value, tone=" info", hint=hint)
     elif board.frozen_at_s is not None:
         value = (icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}")
         hint = "The blast goes on; the public board stands still until the reveal"

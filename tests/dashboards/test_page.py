@@ -317,7 +317,7 @@ def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
     app = opened()
     # seven of eight are covered, and no part but the last row knows the end
     assert hosts(app) == [None] * 7 + ["h1"]
-    assert fact(app, "reveal") == "reveal"
+    assert fact(app, "reveal") == "reveal 7 left"
     assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
     assert charts(app) == {"ranks", "tradeoff"}
     now[0] += 8.0

@@ -59,7 +59,7 @@ def test_the_datas_age_is_amber_after_5_and_red_after_15_seconds(
         ({"frozen_at_s": AT_S}, {}),
         ({"data_end_s": None}, {}),
         ({}, {"replayed": True}),
-        ({}, {"revealing": True}),
+        ({}, {"revealing": 1}),
     ],
 )
 def test_a_board_that_stands_still_has_no_age(
@@ -102,7 +102,7 @@ def test_what_does_not_hold_is_not_said_and_trouble_is_escaped() -> None:
         # behind a freeze at 15:00 the load has gone on for another 10 minutes
         ({"frozen_at_s": AT_S}, {"measured_s": AT_S + 600, "now": AT_S + 602.0}, "25:01", True),
         # and so during a reveal
-        ({}, {"measured_s": AT_S + 600, "now": AT_S + 602.0, "revealing": True}, "25:01", True),
+        ({}, {"measured_s": AT_S + 600, "now": AT_S + 602.0, "revealing": 3}, "25:01", True),
         # it ended behind the freeze: 900 + 600 s
         (
             {"frozen_at_s": AT_S, "ended": True},
