@@ -59,6 +59,25 @@ def test_verbs_orders_and_options_are_offered() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("bench a", ["alice"]),
+        ("blast alice --only team=", ["team=red", "team=blue"]),
+        ("scout --hosts prod --only ", ["erin"]),
+        ("warmup --hosts missing x", []),
+    ],
+)
+def test_hosts_are_offered_by_the_names_of_the_hosts_file(
+    line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLKIT_HOSTS", raising=False)
+    Path("hosts.txt").write_text("alice 10.0.0.4 team=red\nbob 10.0.0.5 team=blue\n")
+    Path("prod").write_text("erin 10.0.0.6\n")
+    assert names(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
         ("bench --profile con", ["contest"]),
         ("blast --profile sh", ["shared-prefix", "short-answer"]),
         ("serve --preset mu", ["multi-team"]),

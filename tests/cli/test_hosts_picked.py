@@ -63,6 +63,7 @@ def test_who_is_meant(words: str, hosts: str) -> None:
         ("alcie", 1, "`hosts.txt` has no host `alcie`", "Did you mean `alice`?"),
         ("Bob zzz", 1, "`hosts.txt` has no host `Bob` or `zzz`", "Did you mean `bob`?"),
         ("zzz", 1, "`hosts.txt` has no host `zzz`", "There are alice, bob, carol"),
+        ("gpu-7.lan", 1, "`hosts.txt` has no host `gpu-7.lan`", "There are alice, bob, carol; an address of that name is written `gpu-7.lan:8000`"),
         ("bob bob", 1, "the name `bob` stands twice", "Keep one of the two"),
         ("--only team=rde", 1, "no host has `team=rde`", "There is team blue, red"),
         ("--only note=x", 1, "no host has `note=x`", "No host says its note"),

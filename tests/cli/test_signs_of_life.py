@@ -85,9 +85,15 @@ def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     return {"RUN": first.id, "OTHER": second.id}
 
 
-@pytest.mark.parametrize("line", SLOW)
-def test_what_takes_long_runs_below_a_sign_of_life(
-    line: str, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("line", "stderr"),
+    [*((line, Terminal) for line in SLOW), ("board", io.StringIO), ("impact --host restarter", io.StringIO)],
+)  # fmt: skip
+def test_what_takes_long_runs_below_a_sign_of_life_on_a_terminal_and_in_a_pipe(
+    line: str,
+    stderr: type[io.StringIO],
+    runs: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = line.split()
     for name, run in runs.items():
@@ -100,7 +106,7 @@ def test_what_takes_long_runs_below_a_sign_of_life(
         for each in owners:
             owner = getattr(owner, each)
         monkeypatch.setattr(owner, name, watched(getattr(owner, name), calls))
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stderr", stderr())
     # a machine of tests need not be fit, which `preflight` exits for
     with suppress(SystemExit):
         main(words, standalone_mode=False)

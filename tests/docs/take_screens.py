@@ -1,4 +1,4 @@
-"""Take what each verb shows on a terminal again, by hand: `python tests/docs/take_screens.py`, some ten minutes. It needs tmux.
+"""Take what each verb shows on a terminal again, by hand: `python tests/docs/take_screens.py [WIDTH]...`, some minutes. It needs tmux.
 
 Every verb's main output, of a simulated contest, in a real terminal of 80 and of 120 columns, as text: docs/screens/80.txt and 120.txt.
 """
@@ -6,7 +6,6 @@ Every verb's main output, of a simulated contest, in a real terminal of 80 and o
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -169,12 +168,10 @@ def main() -> None:
     if shutil.which("tmux") is None:
         sys.exit("tmux is missing: `sudo apt install tmux`")
     SCREENS.mkdir(exist_ok=True)
-    for width in WIDTHS:
+    for width in map(int, sys.argv[1:] or WIDTHS):
         with contest() as terminals, (SCREENS / f"{width}.txt").open("w") as file:
             for words, seen in screens(terminals, width):
-                plain = re.sub(re.escape(str(terminals.folder)), "folder", seen).replace(
-                    f"{ROOT}/", ""
-                )
+                plain = seen.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
                 command = words.replace(f"{ROOT}/", "")
                 file.write(f"$ toolkit {command}\n{plain}\n\n\n")
                 print(width, command, flush=True)

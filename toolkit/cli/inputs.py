@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from toolkit.errors import ToolkitError, reason_of
-from toolkit.hosts import EXAMPLE, KEYS, looks_like_url, one_host, read_hosts
+from toolkit.hosts import DEFAULT_PORT, EXAMPLE, KEYS, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def occupy_standard_files() -> None:
 
 def is_hosts_file(word: str) -> bool:
     """Whether a word that is no URL means a file: by its look, or because there is one."""
-    return word == "-" or "/" in word or word.endswith(".txt") or Path(word).is_file()
+    is_there = Path(word).exists() and not Path(word).is_dir()
+    return word == "-" or "/" in word or word.endswith(".txt") or is_there
 
 
 def hosts_from(
@@ -142,10 +143,10 @@ def _refuse_unknown(names: Iterable[str], known: Collection[str], where: str) ->
     first = list(known)[:NAMED]
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     meant = " or ".join(f"`{by_small[name]}`" for name in dict.fromkeys(near))
-    raise ToolkitError(
-        f"{where} has no host {' or '.join(f'`{name}`' for name in unknown)}",
-        f"Did you mean {meant}?" if near else f"There are {', '.join(first)}{more}",
-    )
+    hint = f"Did you mean {meant}?" if near else f"There are {', '.join(first)}{more}"
+    if "." in unknown[0]:
+        hint += f"; an address of that name is written `{unknown[0]}:{DEFAULT_PORT}`"
+    raise ToolkitError(f"{where} has no host {' or '.join(f'`{name}`' for name in unknown)}", hint)
 
 
 def _only(hosts: Sequence[Host], wanted: Sequence[str]) -> list[Host]:

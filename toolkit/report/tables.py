@@ -22,7 +22,7 @@ LITTLE = 8
 """A column with at least so much `spare` goes before any cell is folded."""
 LEAST_TEXT = 8
 """Characters that a folded text keeps on the narrowest screen."""
-PIPE_WIDTH = 200
+PIPE_WIDTH = 240
 """Columns of a table that goes into a file or a pipe, where rich would assume 80 and cut."""
 Cell = str | Text
 
