@@ -203,8 +203,8 @@ def test_what_requests_lack_is_counted_by_its_name(
         ([line(), rejection(), rejection(None, rejected="queue_full")], "not met", "all share"),
         ([line(), rejection(), line(status=429), line(status=503)], "not met", "2 of 3 requests that"),
         # nobody else: alice's own, and who came more than 30 s before or after
-        ([rejection(), line(team="alice")], "unknown", "nobody else asked meanwhile"),
-        ([rejection(ts=0.0), line(ts=50.0), rejection(ts=90.0)], "unknown", "nobody else asked"),
+        ([rejection(), line(team="alice")], "unknown", "no other clients meanwhile"),
+        ([rejection(ts=0.0), line(ts=50.0), rejection(ts=90.0)], "unknown", "no other clients"),
         # 30 s before one counts still, and lines need not be in order
         ([rejection(ts=80.0), rejection(ts=0.0), line(ts=50.0)], "met", "2 rejections"),
         ([rejection(ts=80.0), line(ts=50.0), line(ts=111.0, team="carol")], "met", "while team `bob`"),

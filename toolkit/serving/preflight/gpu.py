@@ -315,7 +315,7 @@ def _memory(code: str, name: str, part: NvmlGpu, needs: Needs) -> Check:
         return fail(code, f"{said}{held}; vLLM asks for {size(asked)} and ends at once", end)
     if named:
         return warn(code, f"{said}, and {others} use{s} it, too: both slow each other", end)
-    return ok(code, f"{said}; nobody else uses it")
+    return ok(code, f"{said}; no other process uses it")
 
 
 def _clocks(code: str, name: str, gpu: NvmlGpu) -> Check:
