@@ -80,6 +80,9 @@ def test_by_the_key_nothing_comes_until_it_is_pressed() -> None:
         for presses in range(5)
     ]
     assert covered == [3, 2, 1, 0, 0]
+    # of a hundred only the first two, and of one that one
+    few = Reveal(frozen_s=10, revealed_at=100.0, terms=Terms(every_s=None, top=2))
+    assert [list(few.covered(9e9, places)) for places in (100, 1)] == [[1, 2], [1]]
 
 
 def test_the_event_keeps_the_terms_and_no_secret_and_readers_see_neither() -> None:

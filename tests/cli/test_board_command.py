@@ -221,7 +221,7 @@ def test_a_presenters_keys_work_in_the_terminal_too(database: Path, run: Run) ->
 
 def test_a_reveals_pace_is_the_organizers(database: Path, run: Run) -> None:
     board(database, "freeze", "--at", moment(run, 100))
-    told = board(database, "reveal", "--every", "10s", "--honest")
+    told = board(database, "reveal", "--every", "10s", "--honest", "--top", "5")
     assert "Pages uncover a place every 10 s, the last one first" in told.stderr
     with Store.open_readonly(database) as store:
         noted = next(event for _, event in store.events(run.id) if event.kind == "reveal")
@@ -231,6 +231,7 @@ def test_a_reveals_pace_is_the_organizers(database: Path, run: Run) -> None:
         "honest": True,
         "skip_limited": False,
         "window_s": None,
+        "top": 5,
         "presenter": None,
     }
 

@@ -31,6 +31,8 @@ class Terms:
     skip_limited: bool = False
     window_s: int | None = None
     """None: as long as the page's usual one."""
+    top: int | None = None
+    """Places that are covered: all others are seen at once. None: all."""
     presenter: str | None = None
     """What the presenter's secret hashes to: whoever reads the database cannot press the key with it."""
 
@@ -64,7 +66,7 @@ class Reveal:
         steps = self.uncovered
         if self.terms.every_s is not None:
             steps += 1 + floor(max(0.0, now - self.revealed_at) / self.terms.every_s)
-        return range(1, max(0, places - steps) + 1)
+        return range(1, max(0, min(places, self.terms.top or places) - steps) + 1)
 
     def is_presenter(self, secret: str) -> bool:
         """Whether this is the secret that was printed for this reveal."""

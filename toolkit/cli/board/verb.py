@@ -305,6 +305,7 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 @click.option(
     "--honest", is_flag=True, help="Exclude hosts flagged for cheating, and those not judged."
 )
+@advanced("--top", type=click.IntRange(min=1), help="Cover only so many places.  [default: all]")
 @advanced("--window", type=DURATION, help="How far it looks back.  [default: as the page]")
 @advanced(
     "--skip-limited",
@@ -323,6 +324,7 @@ def reveal(
     only_next: bool,
     rank_by: RankBy,
     honest: bool,
+    top: int | None,
     window: float | None,
     skip_limited: bool,
     run_id: str | None,
@@ -344,7 +346,7 @@ def reveal(
 
     chosen = [
         f"--{name.replace('_', '-')}"
-        for name in ("every", "by_key", "rank_by", "honest", "window", "skip_limited")
+        for name in ("every", "by_key", "rank_by", "honest", "top", "window", "skip_limited")
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     if only_next and chosen:
@@ -370,6 +372,7 @@ def reveal(
             rank_by=rank_by,
             honest=honest,
             skip_limited=skip_limited,
+            top=top,
             window_s=None if window is None else max(1, round(window)),
             presenter=hashed(secret) if by_key else None,
         )
