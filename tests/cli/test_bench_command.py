@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.raw_server import RawServer, http, serving, vllm_pages
+from support.raw_server import RawServer, http, recorded, serving, vllm_pages
 from support.screens import heard
 
 from toolkit.bench.summary import HostSummary
@@ -289,6 +289,22 @@ def test_completions_are_asked_for_with_a_prompt_and_timed_as_chats_are(start: S
     assert (told["ok"], told["verdicts"][0]["code"]) == (8, "clean")
     assert told["ttft_p50_ms"] is not None
     assert rows("SELECT DISTINCT output_tokens FROM shots") == [(16,)]
+
+
+def test_a_recorded_completion_is_read_and_a_recorded_tokenize_page_counted() -> None:
+    """What a real vLLM 0.32.0 answered, byte for byte: four tokens to a prompt of four."""
+    stream = http(recorded("completions_stream.body"), content_type="text/event-stream")
+    tokenized = http(recorded("tokenize.body"), content_type="application/json")
+    pages = vllm_pages() | {"/v1/completions": stream, "/tokenize": tokenized}
+    with serving(pages) as server:
+        words = ("--endpoint", "/v1/completions", "--num-prompts", "2", "--max-tokens", "4")
+        (told,) = said(server.url, *words)
+        # every text has four tokens there, so that no word is one
+        result = bench(server.url, *words, "--input-len", "40")
+    assert (told["ok"], told["prompt_tokens"], told["output_tokens"]) == (2, 8, 8)
+    assert "the lengths of its prompts are estimates" in result.stderr
+    asked = bodies_of(server, "/tokenize")[0]
+    assert asked == {"model": "tiny", "prompt": "Read"}
 
 
 def test_of_embeddings_only_their_time_is_known() -> None:
