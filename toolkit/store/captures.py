@@ -39,10 +39,10 @@ _ADD_TEXT = "UPDATE prompts SET prompt_text = ? WHERE prompt_key = ? AND prompt_
 _INSERT_SEEN = f"""
     INSERT INTO seen (run_number, ts, number, body_id, client_id, target_id, {", ".join(_SEEN.names)})
     VALUES (
-        ?1, ?2,
-        -- of one moment's requests the first is 0, which takes no byte
-        (SELECT coalesce(max(number) + 1, 0) FROM seen WHERE run_number = ?1 AND ts = ?2),
-        {", ".join(f"?{place}" for place in range(3, 6 + len(_SEEN.names)))}
+        ?, ?,
+        -- of one moment's requests the first is 0, which takes no byte; both come twice, as Python 3.12 complains of `?1`
+        (SELECT coalesce(max(number) + 1, 0) FROM seen WHERE run_number = ? AND ts = ?),
+        {", ".join("?" * (3 + len(_SEEN.names)))}
     )
 """
 _COUNT = """
@@ -113,8 +113,9 @@ class Captures(Runs):
                     targets[target] = self._found_or_added("targets", key)
                 body_id = None if one.asked is None else bodies[one.asked.exact_key]
                 client_id = None if client is None else clients[client]
-                numbers = (run_number, float(one.ts), body_id, client_id, targets.get(target))
-                rows.append((*numbers, *_SEEN.row(one)))
+                moment = (run_number, float(one.ts))
+                where = (body_id, client_id, targets.get(target))
+                rows.append((*moment, *moment, *where, *_SEEN.row(one)))
             self._connection.executemany(_INSERT_SEEN, rows)
             errors = sum(one.status is not None and one.status >= 400 for one in seen)
             self._connection.execute(_COUNT, (run_number, len(seen), errors, time.time()))
