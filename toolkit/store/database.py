@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -387,6 +388,8 @@ class Database:
         self._known: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         """By table: the numbers of rows that were met, for as long as nobody else can have removed them."""
         self._file_version = -1
+        # of a file that nobody closes, e.g., since another took its place, it goes with its last reader
+        weakref.finalize(self, connection.close).atexit = False
 
     @classmethod
     def open(cls, path: Path | str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
