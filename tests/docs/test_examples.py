@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.manual import MANUAL, ROOT, blocks
+from support.manual import MANUAL, ROOT, blocks, links
 
 from toolkit.sim.app import SimThread, serve_in_thread
 
@@ -75,9 +75,10 @@ def test_the_contest_is_played_to_its_standings(folder: Path) -> None:
     assert (folder / "contest" / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_every_example_is_tried() -> None:
+def test_every_example_is_tried_and_listed() -> None:
     present = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert present == {*CHECKS, "contest.sh", "standings.py"}
+    assert {f"examples/{name}" for name in present} <= set(links(ROOT / "docs" / "examples.md"))
 
 
 def test_a_page_shows_an_example_as_it_is() -> None:

@@ -21,10 +21,10 @@ FILES: dict[str, tuple[str, type]] = {
 """A file's kind: its heading and its declaration."""
 HEAD = """# Settings
 
-Every key of every file that the toolkit reads, what it may be and what it is where nobody says. A duration is `90s`, `15m`,
+Every key of every file that the toolkit reads, what it may be, and its default. A duration is `90s`, `15m`,
 `1h30m` or a number of seconds; a size is `512MiB`, `8GiB` or a number of bytes; `"none"` is no limit, no end, no file. Keys of
-servers and teams stand in variables of the environment, never in a file. A key that nobody knows, or a value that will not
-do, is told with its line.
+servers and teams stand in variables of the environment, never in a file. An unknown key or a bad value is refused with its
+line and with what is allowed. [Example files](examples.md) has one of each kind.
 
 An editor that knows JSON Schema completes and checks such a file: name the schema in its first line, e.g.,
 `#:schema ./docs/schemas/proxy.json` for Taplo and Even Better TOML.
