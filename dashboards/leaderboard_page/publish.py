@@ -68,12 +68,14 @@ def publish(
     *,
     brand: Branding,
     stop: threading.Event,
+    begun: Callable[[], object],
     say: Callable[[str], object],
     count: int | None = None,
 ) -> None:
     """Refresh the files until the run is over and its archive written, until `stop`, or `count` times. Raises ToolkitError.
 
-    `query` says what is shown, in the words of the page's links. What `say` gets is for the person who started this.
+    `query` says what is shown, in the words of the page's links. `begun` is called once the files are there; what `say` gets
+    is for the person who started this.
     """
     source = DatabaseSource(database)
     # nobody can ask a file for more rows
@@ -89,6 +91,8 @@ def publish(
                 scene = hosts_view(source, found, address, brand.title, now=now, viewers=0)
             write_all(write, scene, now, brand)
             refreshes += 1
+            if refreshes == 1:
+                begun()
             if isinstance(scene, Scene) and is_final(scene):
                 # which is written above already: nobody waits for the replay to see it
                 replay = replay_of(scene, stop, say)

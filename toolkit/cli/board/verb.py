@@ -23,7 +23,7 @@ from toolkit.cli.options import (
     database_option,
     run_word,
 )
-from toolkit.cli.output import print_json, say
+from toolkit.cli.output import print_json, say, to_stderr
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
@@ -596,13 +596,12 @@ def _publish(
             raise KeyboardInterrupt
         stop.set()
 
-    def tell(sentence: str) -> None:
-        click.echo(sentence, err=True)
+    def begun() -> None:
+        to_stderr(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
+        click.echo(folder / "index.html")
 
     before = {number: signal.signal(number, end) for number in END_SIGNALS}
     try:
-        tell(f"The leaderboard is kept in `{folder}` until the run is over; Ctrl-C ends it")
-        click.echo(folder / "index.html")
         with waiting_for("Publishing", endless=True):
             page_module("publish").publish(
                 database.absolute(),
@@ -610,7 +609,8 @@ def _publish(
                 query,
                 brand=page_module("branding").branding(**brand),
                 stop=stop,
-                say=tell,
+                begun=begun,
+                say=to_stderr,
                 count=count,
             )
     finally:
