@@ -3,6 +3,7 @@
 tests/long/test_plain_install.py builds and installs it.
 """
 
+import re
 import runpy
 import tomllib
 from pathlib import Path
@@ -14,7 +15,27 @@ from toolkit.cli.places import front_end
 
 ROOT = Path(__file__).parents[2]
 TOPS = ("toolkit", "locustfiles", "dashboards", "docs/examples")
-PACKED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKED = PROJECT["tool"]["setuptools"]
+
+
+def test_the_version_is_the_changelogs_newest_and_the_images() -> None:
+    version = PROJECT["project"]["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest
+    assert newest[1] in {version, "Unreleased"}
+    template = ROOT / "toolkit" / "deploy" / "templates" / "compose" / "Dockerfile.j2"
+    assert f"}}}}=={version}\n" in template.read_text()
+
+
+def test_every_python_that_is_named_is_one_that_is_let_in() -> None:
+    named = [
+        line.rpartition(" ")[2]
+        for line in PROJECT["project"]["classifiers"]
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert named == ["3.11", "3.12", "3.13"]
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.14"
 
 
 def folders_with_code() -> set[str]:
