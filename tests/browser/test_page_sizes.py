@@ -127,6 +127,7 @@ def test_every_dot_of_twenty_hosts_is_named_and_no_word_of_a_chart_covers_anothe
     assert names.count() == 19
     assert all(names.nth(number).is_visible() for number in range(19))
     expect(chart(tab, "tradeoff").locator(".gone")).to_contain_text("dead (never answered)")
+    expect(chart(tab, "tradeoff").locator(".front")).to_have_count(1)
     assert tab.page.evaluate(OVERLAPS, ['[data-chart="tradeoff"] .label']) == []
     for key in ("ranks", "tradeoff"):
         assert tab.page.evaluate(OVERLAPS, [f'[data-chart="{key}"] .tick.x']) == []
@@ -181,6 +182,8 @@ def test_figures_can_be_read_by_day_and_by_night(
     tab = open_tab(cast.url, scheme=scheme)
     expect(board(tab)).to_be_visible()
     expect(chart(tab, "tradeoff").locator("svg")).to_be_visible()
+    # a response cache is honest, and marked as the leader of those who are
+    expect(chart(tab, "tradeoff").locator(".dot:has(.star) .name")).to_have_text("memory")
     texts = "#board td, #board th, .badge, .note, .strip .value, .strip .what, .kpis .value, .kpis .below"
     seen = tab.page.evaluate(CONTRAST, texts)
     assert len(seen) > 100

@@ -1,6 +1,7 @@
 """A blast of 300 s that is over, in which one host is 80 times ahead of others that are nearly alike.
 
-Three of them have errors (2, 7 and 25 % of their requests), two fell silent half way, one never answered, one came late.
+Three of them have errors (2, 7 and 25 % of their requests), two fell silent half way, one never answered, and one that came late
+is the fastest.
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ def blast_far_ahead(file: Path, plain: int) -> Blast:
         if plain:
             told |= dict.fromkeys(FALLEN, up if second < LENGTH_S / 2 else down)
             told["dead"] = {"errors": 1}
-            told["late"] = {"ok": 60 if second > 200 else 0, "e2e_ms": 900.0}
+            told["late"] = {"ok": 60 if second > 200 else 0, "e2e_ms": 20.0}
         seconds[STARTED_S + second] = told
     blast.write(seconds)
     blast.end(STARTED_S + LENGTH_S)
