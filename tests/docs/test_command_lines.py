@@ -65,7 +65,7 @@ def test_a_block_that_is_not_run_says_why_and_needs_what_no_test_has() -> None:
 
 def test_blocks_are_of_kinds_that_are_known() -> None:
     kinds = {each.info for page in PAGES for each in blocks(page)}
-    assert kinds <= {"sh", "console", "text", "toml", "python", "json", "promql"}
+    assert kinds <= {"sh", "console", "text", "toml", "python", "json", "promql", "nginx"}
 
 
 def test_no_command_hides_in_a_block_that_is_only_shown() -> None:
