@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -53,6 +54,23 @@ def blast(database: Path) -> None:
     blasted(database, hosts=19, seconds=SECONDS, started_at=time.time() - SECONDS, ended=False)
 
 
+def over(database: Path) -> None:
+    """A blast of ten minutes that is over."""
+    blasted(database, hosts=19, seconds=SECONDS)
+
+
+@contextmanager
+def address_of(state: str, database: Path) -> Iterator[str]:
+    """Of the page over a database, or of the file that it is published as."""
+    if state == "archive":
+        tool, folder = Path(sys.prefix) / "bin" / "toolkit", database.parent / "page"
+        subprocess.run([tool, "board", "--publish", folder, "--db", database], check=True)
+        yield (folder / "index.html").as_uri()
+    else:
+        with page_over(database, database.parent) as server:
+            yield f"{server.url}/{STATES[state][1]}"
+
+
 STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     # state -> what is in the database, the link, what is waited for
     "nothing": (nothing, "", "#feeding"),
@@ -61,6 +79,7 @@ STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "hosts": (blast, "?view=hosts", "table.settings"),
     "host": (blast, "?host=restarter", ".panel [data-chart=heat] svg"),
     "compare": (blast, "?cmp=memory,plain-05,plain-06", "table.differences"),
+    "archive": (over, "", "#replay"),
 }
 
 
@@ -69,15 +88,17 @@ def main(*states: str) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
         for state in states or STATES:
-            fill, link, awaited = STATES[state]
+            fill, _, awaited = STATES[state]
             folder = Path(tempfile.mkdtemp())
             fill(folder / "toolkit.db")
-            with page_over(folder / "toolkit.db", folder) as server:
+            with address_of(state, folder / "toolkit.db") as address:
                 for width, height in SIZES.items():
                     for scheme in ("light", "dark"):
                         with tab_of(browser, width=width, height=height, scheme=scheme) as tab:
-                            tab.page.goto(f"{server.url}/{link}")
+                            tab.page.goto(address)
                             tab.page.locator(awaited).first.wait_for()
+                            if state == "archive":  # in the middle of its replay
+                                tab.page.locator("#moment").fill("75")
                             tab.page.wait_for_timeout(2000)
                             taken = Image.open(io.BytesIO(tab.page.screenshot()))
                         file = PICTURES / f"{state}-{width}-{scheme}.png"
