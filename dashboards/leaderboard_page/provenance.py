@@ -33,7 +33,8 @@ def provenance(
         listed = f"{listed or 'unknown machine'}, {processes} processes"
 
     reason = why_not_valid(events)
-    if plan.get("non_neutral"):
+    words, is_beside = re.subn(" (is|are) on this machine$", "", (reason or "").replace("`", ""))
+    if is_beside or plan.get("non_neutral"):
         placed = "on the same machine as the hosts"
     elif names:
         placed = "not on the hosts' machines"
@@ -76,7 +77,7 @@ def provenance(
         also = tag("a", "hosts, bench, workload", href=link(view="hosts"))
         facts.append(("known", "see also", also))
     tones = {
-        "loader": " warn" if plan.get("non_neutral") else "",
+        "loader": " warn" if is_beside or plan.get("non_neutral") else "",
         "limited": " warn" if board.limited_s or run.client_ok is False else "",
     }
     line = [
@@ -90,8 +91,7 @@ def provenance(
     ]
     banner = None
     if reason:
-        words, on_it = re.subn(" (is|are) on this machine$", "", reason.replace("`", ""))
-        if on_it:
+        if is_beside:
             words = f"Load generator on the same machine as the hosts: {words}."
         banner = tag(
             "p",

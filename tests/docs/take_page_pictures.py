@@ -19,16 +19,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from contract.harness.browser import chromium
 from PIL import Image
-from support.blasted import blasted
+from support.blasted import STARTED_AT, blasted
 from support.browser import tab_of
 from support.page_server import page_over
 
+from toolkit.records import Event
 from toolkit.store import Store
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures" / "page"
 SIZES = {1920: 1080, 1280: 900, 390: 844}
 SECONDS = 600
+LATEST_S = 120
+"""All pictures of a state are taken by then."""
 FLEET = "alice=fp8 bob=awq carol=gptq-int4 dave=cached erin=first-token grace=flaky heidi=cold"
 MEASURE = (
     "toolkit scout {hosts} --timeout 1s > scout.txt; toolkit bench {hosts} --num-prompts 32;"
@@ -50,8 +53,17 @@ def before(database: Path) -> None:
 
 
 def blast(database: Path) -> None:
-    """A blast that has been on for ten minutes."""
-    blasted(database, hosts=19, seconds=SECONDS, started_at=time.time() - SECONDS, ended=False)
+    """A blast that has been on for ten minutes; nobody goes on with it, so its last second is that of the last picture."""
+    began = time.time() - SECONDS + LATEST_S
+    blasted(database, hosts=19, seconds=SECONDS, started_at=began, ended=False)
+
+
+def rehearsal(database: Path) -> None:
+    """One that is over and not valid for ranking, as the load came from the hosts' own machine."""
+    run = blasted(database, hosts=19, seconds=SECONDS)
+    text = "not valid for ranking: `memory` (10.0.0.1) is on this machine"
+    with Store.open(database) as store:
+        store.add_event(Event(run=run.id, at=run.started_at, kind="mark", text=text))
 
 
 def over(database: Path) -> None:
@@ -78,6 +90,8 @@ STATES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "blast": (blast, "", "[data-chart=tradeoff] svg"),
     "hosts": (blast, "?view=hosts", "table.settings"),
     "host": (blast, "?host=restarter", ".panel [data-chart=heat] svg"),
+    # the second in which support/blasted.py's restarter is back
+    "story": (rehearsal, f"?host=restarter&event={STARTED_AT + 340:.0f}", ".panel .story"),
     "compare": (blast, "?cmp=memory,plain-05,plain-06", "table.differences"),
     "archive": (over, "", "#replay"),
 }

@@ -117,6 +117,7 @@ def blasted(
 ) -> Run:
     """Write a run into a new or an old file; it has an end when it `ended`."""
     settings = {"users": 8 * hosts, "duration_s": float(seconds), "profile": "contest"}
+    settings |= {"users_per_host": 8, "load_generator": ["loader-1"], "non_neutral": None}
     settings["fixture"] = {"hosts": hosts, "seconds": seconds, "seed": seed, "rps": rps}
     number = int(started_at * 1000) * 1000 + seed
     run = Run(
