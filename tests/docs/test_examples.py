@@ -64,6 +64,7 @@ def test_the_toolkit_takes_it(name: str, folder: Path, server: SimThread) -> Non
     run("toolkit", *words, folder=folder, keys=(folder / name).read_text())
 
 
+@pytest.mark.slow
 def test_the_contest_is_played_to_its_standings(folder: Path) -> None:
     printed = run("./contest.sh", "6", folder=folder)
     rows = [
