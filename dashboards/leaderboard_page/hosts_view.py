@@ -430,7 +430,7 @@ def _hosts(seen: Known) -> Markup:
     table = tag(
         "table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain settings"
     )
-    marked = "Settings as each host last told them; what differs from most hosts is marked."
+    marked = "Settings as each host last reported them; what differs from most hosts is marked."
     return tag(
         "section",
         title,

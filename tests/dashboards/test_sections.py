@@ -128,6 +128,11 @@ def test_evidence_comes_first_and_says_when_nothing_was_found() -> None:
     first = accused.all("section")[0]
     assert first.one("h3").text == "Evidence"
     assert "truncated 1 token of 128 confidence: high" in first.text
+    gaps = "foreign_traffic and hidden_backend: no `inflated_usage`; response_cache: too few"
+    unjudged = facts(one=standing("a", verdicts=(verdict("not_judged", gaps),)))
+    # the badges' words stand for the codes, and the reasons as they are
+    words = "others' traffic and hidden backend: no `inflated_usage`; cached: too few"
+    assert f"not judged {words} confidence: high" in unjudged.text
     cleared = facts(one=standing("a", verdicts=(verdict("clean", "twins differ"),)))
     assert "No anomaly found: twins differ" in cleared.text
     assert "Not judged yet." in facts().text
