@@ -44,6 +44,11 @@ def test_a_file_that_is_there_stays_as_it_is(folder: Path) -> None:
     assert refused.exit_code == 1
     assert refused.stderr == (
         "Error: `hosts.txt` is there already, and stays as it is\n\n"
-        "Hint: Write it elsewhere: `toolkit example hosts.txt -o other.txt`\n"
+        "Hint: Write it elsewhere: `toolkit example hosts.txt -o other.txt`; `-o -` prints it\n"
     )
     assert (folder / "hosts.txt").read_text() == "mine"
+
+
+def test_the_usage_has_one_word_for_the_name_and_a_mistake_is_told_with_the_choices() -> None:
+    assert toolkit("example --help").stdout.splitlines()[0].endswith(" example [OPTIONS] NAME")
+    assert "'NAME': 'hosts.toml' is not one of 'hosts.txt'," in toolkit("example hosts.toml").stderr

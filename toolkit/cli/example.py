@@ -24,7 +24,7 @@ CHECKED_BY = {
 @click.command(
     "example", cls=Command, short_help="Write a file to begin with: hosts, profile, stack, proxy."
 )
-@click.argument("name", type=click.Choice(list(CHECKED_BY)))
+@click.argument("name", metavar="NAME", type=click.Choice(list(CHECKED_BY)))
 @click.option(
     "-o",
     "--output",
@@ -54,6 +54,6 @@ def command(name: str, output: str | None) -> None:
         except FileExistsError as error:
             raise ToolkitError(
                 f"`{path}` is there already, and stays as it is",
-                f"Write it elsewhere: `toolkit example {name} -o other{path.suffix}`",
+                f"Write it elsewhere: `toolkit example {name} -o other{path.suffix}`; `-o -` prints it",
             ) from error
     click.echo(f"Put in what is yours, then: {CHECKED_BY[name].format(path)}", err=True)
