@@ -24,6 +24,7 @@ html_static_path = ["static"]
 html_css_files = ["manual.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 # nobody types `toolkit serve run`: what it takes is what `toolkit serve` takes
 serve.command.params = [each for each in serve.run.params if isinstance(each, click.Option)]
