@@ -11,6 +11,7 @@ before Locust's own stop, in its event `test_stopping`.
 import ctypes
 import gc
 import hmac
+import logging
 import os
 import signal
 import socket
@@ -67,6 +68,11 @@ class Blast:
 
     def listen(self, events: Any) -> None:
         """Have Locust call when something happens."""
+        # a user that ended by itself while the last answers were awaited is no error, of which Locust tells a line each
+        ended = "While stopping users, we encountered a user that didn't have proper args"
+        logging.getLogger("locust.runners").addFilter(
+            lambda told: not str(told.msg).startswith(ended)
+        )
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
         events.test_stopping.add_listener(self._test_stopping)

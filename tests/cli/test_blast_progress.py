@@ -84,6 +84,13 @@ def test_the_line_has_it_all() -> None:
     )
 
 
+def test_after_its_time_the_line_says_what_it_waits_for() -> None:
+    seen = board([standing("a", 1, rps=2.0)])
+    assert BlastProgress(90.0, 4).line(seen, 115.0) == (
+        "1:30 is over, waiting for the last answers; 4 users; a leads with 2.0 requests/s; 0.0% errors"
+    )
+
+
 def test_without_a_terminal_there_is_a_line_now_and_then_and_a_busy_database_costs_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,9 @@ class BlastProgress:
     def line(self, board: Board, elapsed_s: float) -> str:
         """How far it is, who leads, who does not answer, in one line."""
         parts = [f"{stopwatch(elapsed_s)} of {stopwatch(self._duration_s)}"]
+        if elapsed_s >= self._duration_s + 1:
+            # requests under way have up to 30 s to be answered, which looks like a load that does not end
+            parts = [f"{stopwatch(self._duration_s)} is over, waiting for the last answers"]
         parts.append(counted(self._users, "user"))
 
         # the best of those in no trouble; tied ones are counted
