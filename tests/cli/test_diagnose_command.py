@@ -67,7 +67,7 @@ def test_a_bottleneck_is_found_over_a_socket_with_its_lever(fleet: dict[str, Sim
 def test_a_healthy_server_has_none_and_says_what_was_looked_at(fleet: dict[str, SimThread]) -> None:
     result = diagnose(fleet["gptq-int4"].url, "--interval", "2s")
     assert result.exit_code == 0
-    assert "  none found" in result.stdout.splitlines()
+    assert "  no bottleneck found" in result.stdout.splitlines()
     assert re.search(
         r"looked at over \d+ s: running 24.0, waiting 0, KV cache at most", result.stdout
     )

@@ -234,7 +234,7 @@ def _print(host: "HostFacts", diagnosis: "Diagnosis", error: str | None) -> None
             say(f"  {title:<6}", text)
     if not diagnosis.found:
         short = ": the load did not last long enough, repeat it while it lasts"
-        click.echo(f"  none found{short if diagnosis.is_short else ''}")
+        click.echo(f"  no bottleneck found{short if diagnosis.is_short else ''}")
     if diagnosis.unknown:
         click.echo()
         click.echo("  Not known:")
