@@ -114,6 +114,10 @@ def test_yesterdays_hand_is_right_across_a_change_of_clocks() -> None:
         ("met  one two three four", "met  one two\n     three four"),
         # not cut, as it may be a path
         ("see /a/very/long/path/to/it now", "see\n/a/very/long/path/to/it\nnow"),
+        # nor a command, which is to be pasted
+        ("go on with `a --b`; or end", "go on with\n`a --b`; or end"),
+        ("go on with `a bob --resume x` now", "go on with\n`a bob --resume x`\nnow"),
+        ("a ` alone folds as words do", "a ` alone folds\nas words do"),
     ],
 )
 def test_a_line_is_folded_between_words_below_its_text(line: str, shown: str) -> None:

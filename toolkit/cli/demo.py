@@ -12,7 +12,7 @@ import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.help_page import Command
-from toolkit.cli.output import say
+from toolkit.cli.output import folded, say
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -307,9 +307,7 @@ def _headline(text: str) -> None:
 def _wrapped(line: str) -> str:
     """Indented, and folded for a terminal."""
     import shutil
-    import textwrap
 
     if not line or sys.stdout is None or not sys.stdout.isatty():
         return f"   {line}".rstrip()
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(line, width, initial_indent="   ", subsequent_indent="   ")
+    return folded(f"   {line}", shutil.get_terminal_size().columns)

@@ -48,7 +48,7 @@ def give_up_output() -> None:
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print a sentence: on a terminal folded between words, in a pipe whole, as other programs read lines."""
+    """Print a sentence: on a terminal folded between words and commands, in a pipe whole, as other programs read lines."""
     stream = sys.stderr if err else sys.stdout
     is_seen = stream is not None and stream.isatty()
     click.echo(folded(line, shutil.get_terminal_size().columns) if is_seen else line, err=err)
@@ -65,18 +65,22 @@ def to_stderr(sentence: str) -> None:
 
 
 def folded(line: str, width: int) -> str:
-    """No wider than that where its words allow it; what follows stands below the text behind a title or an arrow."""
+    """No wider than that where its words allow it; what follows stands below the text behind a title or an arrow.
+
+    What stands in backticks is one word, as a command that is broken cannot be pasted.
+    """
     import textwrap
 
     if len(line) <= width:
         return line
     title = re.match(r"\s*(?:\S(?:.{0,26}?\S)?\s{2,})?(?:-> |- )?", line)
     indent = len(title[0]) if title else 0
+    whole = re.sub(r"`[^`]*`", lambda found: found[0].replace(" ", "\0"), line)
     lines = textwrap.wrap(
-        line, width, subsequent_indent=" " * (indent if indent < width // 2 else 2),
+        whole, width, subsequent_indent=" " * (indent if indent < width // 2 else 2),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _plain(value: Any) -> Any:
