@@ -19,7 +19,7 @@ from rich.console import Console
 from support.raw_server import RawServer, http, recorded, serving, vllm_pages
 from support.screens import on_a_terminal
 
-from toolkit.cli import main
+from toolkit.cli import main, waiting
 from toolkit.cli.scout import LiveTable, page
 from toolkit.records import Sighting
 
@@ -240,6 +240,14 @@ def test_a_reader_that_goes_away_ends_the_watch_without_a_traceback(vllm: RawSer
         running.stdout.close()
         assert running.stderr.read() == ""
         assert running.wait(timeout=20) == 1
+
+
+def test_a_watch_says_nothing_beside_its_objects(
+    vllm: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LONG_S", 0.0)
+    result = scout(vllm.url, "--watch", "--interval", "50ms", "--count", "3", "--json")
+    assert (result.stdout.count("\n"), result.stderr) == (3, "")
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

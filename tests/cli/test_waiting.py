@@ -112,6 +112,7 @@ def test_who_has_waited_long_hears_of_each_step(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(waiting, "LONG_S", 0.0)
     looking.done("alice", "connection refused")
+    looking.done("alice", "connection refused")
     assert capsys.readouterr().err == "alice: connection refused (2 of 3)\n"
 
 

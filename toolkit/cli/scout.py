@@ -134,11 +134,12 @@ def command(
 
     def show(sighting: Sighting) -> None:
         newest[sighting.name] = sighting
-        waiting.done(sighting.name, sighting.error or sighting.status)
         if table:
             table.show(in_order())
         elif watch:
             print_json(as_object(sighting))
+        else:
+            waiting.done(sighting.name, sighting.error or sighting.status)
 
     is_stopped = False
     with (

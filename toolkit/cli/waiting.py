@@ -34,8 +34,10 @@ class Waiting:
         self._began_s = time.monotonic()
 
     def done(self, step: str, how: str = "done") -> None:
-        """Take a step off the list."""
-        self._left.pop(step, None)
+        """Take a step off the list; what is done twice is said once."""
+        if step not in self._left:
+            return
+        del self._left[step]
         if time.monotonic() - self._began_s >= LONG_S:
             far = f" ({self._all - len(self._left)} of {self._all})" if self._all > 1 else ""
             to_stderr(f"{step}: {how}{far}")
