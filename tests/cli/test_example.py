@@ -1,5 +1,6 @@
 """`toolkit example` writes the files of docs/examples, which tests/docs/test_examples.py tries, and goes over none."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def toolkit(line: str) -> Result:
-    return CliRunner().invoke(main, line.split())
+    return CliRunner().invoke(main, shlex.split(line))
 
 
 @pytest.mark.parametrize("name", CHECKED_BY)
@@ -36,6 +37,13 @@ def test_an_example_is_written_where_nothing_is_and_the_next_command_is_told(
     assert toolkit(f"example {name} -o -").stdout == text
     assert toolkit(f"example {name} -o further/mine").exit_code == 0
     assert (folder / "further" / "mine").read_text() == text
+
+
+def test_the_next_command_can_be_pasted_whatever_the_file_is_called() -> None:
+    told = toolkit("example hosts.txt -o 'my hosts.txt'").stderr
+    assert told.endswith(" then: toolkit scout 'my hosts.txt'\n")
+    again = toolkit("example hosts.txt -o 'my hosts.txt'").stderr
+    assert "`toolkit example hosts.txt -o other.txt`" in again
 
 
 def test_a_file_that_is_there_stays_as_it_is(folder: Path) -> None:

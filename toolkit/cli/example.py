@@ -1,5 +1,6 @@
 """`toolkit example`: a file to begin with, written where nothing is yet."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -52,8 +53,10 @@ def command(name: str, output: str | None) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError as error:
+            other = shlex.quote(f"other{path.suffix}")
             raise ToolkitError(
                 f"`{path}` is there already, and stays as it is",
-                f"Write it elsewhere: `toolkit example {name} -o other{path.suffix}`; `-o -` prints it",
+                f"Write it elsewhere: `toolkit example {name} -o {other}`; `-o -` prints it",
             ) from error
-    click.echo(f"Put in what is yours, then: {CHECKED_BY[name].format(path)}", err=True)
+    check = CHECKED_BY[name].format(shlex.quote(str(path)))
+    click.echo(f"Put in what is yours, then: {check}", err=True)
