@@ -1,5 +1,6 @@
 """What a person reads of a bench: its table, the sentences below it, the line that moves meanwhile."""
 
+import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from toolkit.bench.health import Fitness
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
 from toolkit.bench.summary import GoodputLimits
+from toolkit.cli.bench.files import csv_text
 from toolkit.cli.bench.table import page
 from toolkit.cli.bench.verb import BenchProgress
 from toolkit.cli.waiting import Waiting
@@ -100,6 +102,12 @@ def test_a_name_is_a_name_and_no_markup(name: str) -> None:
     lines = screen([named(alice, name)])
     assert row(lines, name)[:2] == [name, "0/1"]
     assert any(line.startswith(f"no answer  {name}: ") for line in lines)
+
+
+def test_a_name_that_begins_a_formula_is_text_in_the_csv() -> None:
+    (alice,) = told(alice=uniques(8))
+    (line,) = csv.DictReader(io.StringIO(csv_text([named(alice, "=1+1")])))
+    assert (line["name"], line["ok"]) == ("'=1+1", "8")
 
 
 def test_a_name_of_sixty_characters_is_folded_and_costs_no_column() -> None:

@@ -27,6 +27,7 @@ from toolkit.cli.bench.table import (
 from toolkit.report.html import Markup, tag
 from toolkit.report.page import document, notes_list, rows_table
 from toolkit.report.tables import Column
+from toolkit.safe_text import spreadsheet_cell
 from toolkit.units import counted, latency, per_second, span
 
 Figure = Callable[[HostSummary], float | None]
@@ -38,7 +39,7 @@ BARS: tuple[tuple[str, Figure, Callable[[float | None], str]], ...] = (
 
 
 def csv_text(judged: Sequence[Result]) -> str:
-    """A line a host, of a sweep a line a level, with the keys of `--json` as columns; verdicts and errors as words."""
+    """A line a host, of a sweep a line a level, with the keys of `--json` as columns; verdicts and errors as words, none a formula."""
     text = io.StringIO()
     rows = []
     for result in judged:
@@ -47,7 +48,7 @@ def csv_text(judged: Sequence[Result]) -> str:
             row["verdicts"] = " ".join(verdict.code for verdict in result.summary.verdicts)
             row["tied_with"] = " ".join(result.summary.tied_with)
             row["error_kinds"] = " ".join(f"{kind}={n}" for kind, n in one.error_kinds.items())
-            rows.append(row)
+            rows.append({key: spreadsheet_cell(value) for key, value in row.items()})
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
