@@ -261,6 +261,23 @@ url = "http://127.0.0.1:9"
     assert "  served at http://127.0.0.1:9\n" in shown
 
 
+def test_a_dry_run_shows_no_secret_of_an_engines_environment() -> None:
+    text = """
+[[configurations]]
+name = "one"
+model = "m"
+env = { HF_TOKEN = "hf_geheim", TOKENIZERS_PARALLELISM = false, aws_secret_access_key = "geheim" }
+"""
+    Path("a.toml").write_text(text)
+    assert (
+        '  HF_TOKEN="$HF_TOKEN" TOKENIZERS_PARALLELISM=false '
+        'aws_secret_access_key="$aws_secret_access_key" toolkit serve m\n'
+    ) in run("a.toml", "--dry-run").stdout
+    told = run("a.toml", "--dry-run", "--json").stdout
+    assert json.loads(told)["serving"]["env"][0] == ["HF_TOKEN", "$HF_TOKEN"]
+    assert "geheim" not in told
+
+
 # --- a real one ---------------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ prompts = [{ text = "Hi" }]"""
         ("[base]\nflags = {a = [1979-05-27]}", " line 3: `base.flags`: `a` is no word and no number"),
         ("[profiles.p]\nsummary = 1979-05-27", " line 2: `profiles`: `p` holds a date"),
         ("[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
+        ("[base]\nenv = {VLLM_API_KEY = 'k'}", " line 3: `base.env` holds a key, which stands in no file"),
         ('look_at = ["speed"]', "`look_at` names no figure: `speed`"),
         ('levers = [{name = "x", values = [{name = "a", sims = 1}]}]', "levers 1: values 1: unknown key"),
     ],

@@ -69,6 +69,8 @@ EXAMPLE = (
     'A lever is, e.g., `[[levers]]` and below it `name = "batch"` and `values = [{name = "16", flags = '
     "{max-num-seqs = 16}}]`; the head of toolkit/tuning/sweep_file.py holds a whole sweep"
 )
+KEY_VARIABLE = "VLLM_API_KEY"
+"""In which vLLM looks for its key; `toolkit serve` fills it from `key_env`, and refuses it in `env`."""
 LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rate")
 Many = Annotated[Whole, Field(ge=1, le=1_000_000)]
 """Beyond any that one machine could send."""
@@ -102,6 +104,16 @@ def _flags(value: object) -> tuple[tuple[str, Flag], ...]:
     return tuple((key.removeprefix("--"), each) for key, each in _pairs(value, keeps_truth=True))
 
 
+def _env(value: object) -> tuple[tuple[str, Flag], ...]:
+    env = _pairs(value, keeps_truth=False)
+    if KEY_VARIABLE in dict(env):
+        raise FieldError(
+            "holds a key, which stands in no file",
+            f'`export {KEY_VARIABLE}=...`, and `key_env = "{KEY_VARIABLE}"` here',
+        )
+    return env
+
+
 def _name(word: str) -> str:
     if "/" in word:
         raise FieldError("holds a slash", 'Write, e.g., `name = "16"`')
@@ -116,6 +128,11 @@ Flags = Annotated[
 Pairs = Annotated[
     tuple[tuple[str, str], ...],
     BeforeValidator(lambda value: _pairs(value, keeps_truth=False)),
+    WithJsonSchema({"type": "object", "x-allowed": "a table of names and their values"}),
+]
+Env = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(_env),
     WithJsonSchema({"type": "object", "x-allowed": "a table of names and their values"}),
 ]
 Name = Annotated[Text, AfterValidator(_name)]
@@ -137,7 +154,7 @@ class Serving:
     """A tiny random model on the CPU instead."""
     flags: Flags = ()
     """Of vLLM, without dashes."""
-    env: Pairs = ()
+    env: Env = ()
     """Further variables of the engine's environment."""
     gpus: OrNone[Text] = None
     """CUDA_VISIBLE_DEVICES."""

@@ -1,8 +1,9 @@
 """How `toolkit sweep` shows what it found, and what it would do: tables for people, or JSON lines."""
 
+import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.text import Text
 
@@ -11,7 +12,7 @@ from toolkit.cli.sweep.plan import impossible_in
 from toolkit.report.tables import Column, screen
 from toolkit.tuning.figures import figure, metric
 from toolkit.tuning.sweep import estimate_s
-from toolkit.tuning.sweep_file import Configuration, SweepPlan, foreseen
+from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan, foreseen
 from toolkit.tuning.sweep_table import (
     Moved,
     SweepRow,
@@ -22,6 +23,9 @@ from toolkit.tuning.sweep_table import (
     progression,
 )
 from toolkit.units import span
+
+SECRET = re.compile(r"(?:KEYS?|TOKEN|SECRETS?|PASSWORDS?)(?![A-Z])", re.IGNORECASE)
+"""In the name of a variable whose value no screen shows: HF_TOKEN, but not TOKENIZERS_PARALLELISM."""
 
 
 def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
@@ -99,7 +103,7 @@ def print_steps(plan: SweepPlan, *, sim: bool, as_json: bool) -> None:
                     "served_by": one.serving.kind(sim=sim),
                     "command": _command(one, sim=sim),
                     "skipped": impossible(one),
-                    "serving": asdict(one.serving),
+                    "serving": asdict(replace(one.serving, env=_shown_env(one.serving))),
                 }
             )
         return
@@ -166,5 +170,17 @@ def _command(one: Configuration, *, sim: bool) -> str | None:
     for name, value in pairs:
         text = str(value).lower() if isinstance(value, bool) else value
         words += ["--set", f"{name}={text}"]
-    before = [f"{name}={shlex.quote(value)}" for name, value in serving.env if kind == "serve"]
+    before = [
+        # the shell's own stands for a secret
+        f'{name}="{value}"' if SECRET.search(name) else f"{name}={shlex.quote(value)}"
+        for name, value in _shown_env(serving)
+        if kind == "serve"
+    ]
     return " ".join([*before, shlex.join(words)])
+
+
+def _shown_env(serving: Serving) -> tuple[tuple[str, str], ...]:
+    """Its variables, with `$NAME` for the value of a secret."""
+    return tuple(
+        (name, f"${name}" if SECRET.search(name) else value) for name, value in serving.env
+    )
