@@ -18,7 +18,14 @@ from locust.exception import StopUser
 from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models, tokenize_body, tokenized
 from toolkit.bench.faults import hidden, without_key
 from toolkit.bench.host_runner import LONGEST_PAUSE_S, PAUSE_S
-from toolkit.bench.random_prompts import INEXACT, Words, calibration, read_lengths
+from toolkit.bench.random_prompts import (
+    CALIBRATION_S,
+    INEXACT,
+    NotCountedError,
+    Words,
+    calibration,
+    read_lengths,
+)
 from toolkit.bench.request_record import Failure, RequestContext, request_record
 from toolkit.bench.requests import PlannedRequest, choose_model, request_body
 from toolkit.blast.pacing import HostPace
@@ -159,6 +166,7 @@ class HostHandler:
         self._learn_at_s = 0.0
         self._learning, self._turnstile = BoundedSemaphore(1), BoundedSemaphore(1)
         self._fault = Failure(kind="connect", error="it was not asked yet")
+        self._can_tokenize = True
         self._shown_faults: set[str] = set()
         self._keeping = CanarySampling(SHOT_EVERY_S * self.plan.workers)
         self._canary_connection = LoadConnection(address)
@@ -297,18 +305,24 @@ class HostHandler:
             self._fault = Failure(kind=kind, error=error)
 
     def _learn_words(self, model: str, input_len: str) -> Words | None:
-        """What prompts of the wanted lengths are made of here; None: there can be none, and `_fault` says why."""
+        """What prompts of the wanted lengths are made of here; None: not known yet, or none are possible, as `_fault` says."""
         lengths = read_lengths(input_len)
         assert lengths is not None, "the plan was checked"
-        steps = calibration((lengths.least, lengths.most))
+        steps, end_s = calibration(lengths), time.monotonic() + CALIBRATION_S
         try:
             text = next(steps)
             while True:
-                text = steps.send(self._prompt_tokens(model, text))
+                try:
+                    count = self._prompt_tokens(model, text) if time.monotonic() < end_s else None
+                except NotCountedError as error:
+                    text = steps.throw(error)
+                else:
+                    text = steps.send(count)
         except StopIteration as end:
             words: Words = end.value
-        except PageError:
-            words = Words()
+        except NotCountedError:
+            # it is down, perhaps for a moment: prompts of another length than others' would stay so all the run
+            return None
         if refusal := words.refusal(lengths):
             self._fault = Failure(kind="not_sent", error=refusal)
             return None
@@ -316,23 +330,31 @@ class HostHandler:
             self.run.say(f"Warning: {self.host.name}: {INEXACT}")
         return words
 
-    def _prompt_tokens(self, model: str, text: str) -> int:
-        """How many tokens a prompt that says this has here: as `/tokenize` counts, else as `usage` tells. Raises PageError."""
+    def _prompt_tokens(self, model: str, text: str) -> int | None:
+        """How many tokens a prompt that says this has here: as `/tokenize` counts, else as `usage` tells.
+
+        None: it answers, and tells no number. Raises NotCountedError where it does not answer; `_fault` says why.
+        """
         said, endpoint = ({"role": "user", "content": text},), self.plan.endpoint
-        body = tokenize_body(model, said, endpoint)
-        page = self._address.page("/tokenize", PAGE_TIMEOUT_S, body)
-        count = None if isinstance(page, Failure) else tokenized(*page)
-        if count is None:
-            asked = request_body(model, said, False, 1, None, endpoint=endpoint)
-            wait_s = self.plan.request_timeout_s
-            timed = LoadConnection(self._address).ask(
-                orjson.dumps(asked), time.monotonic() + wait_s, wait_s, endpoint
-            )
-            answer = timed.response.answer
-            count = answer.prompt_tokens if answer and answer.ok else None
-        if count is None:
-            raise PageError("neither `/tokenize` nor `usage` counts the tokens of a prompt")
-        return count
+        if self._can_tokenize:
+            body = tokenize_body(model, said, endpoint)
+            page = self._address.page("/tokenize", PAGE_TIMEOUT_S, body)
+            count = None if isinstance(page, Failure) else tokenized(*page)
+            if count is not None:
+                return count
+        asked = request_body(model, said, False, 1, None, endpoint=endpoint)
+        wait_s = min(self.plan.request_timeout_s, CALIBRATION_S)
+        timed = LoadConnection(self._address).ask(
+            orjson.dumps(asked), time.monotonic() + wait_s, wait_s, endpoint
+        )
+        answer, fault = timed.response.answer, timed.response.failure
+        if fault or answer is None or not answer.ok:
+            kind, error = (answer.error_kind, answer.error) if answer else (None, None)
+            self._fault = fault or Failure(kind=kind or "garbage", error=error or "no reason given")
+            raise NotCountedError(self._fault.error)
+        # it may have been down a moment; this says that it is up, and has no such page
+        self._can_tokenize = False
+        return answer.prompt_tokens
 
     # --- what came of it -----------------------------------------------------------------------------
 

@@ -5,9 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from toolkit.bench.random_prompts import Lengths, Words, calibration, read_lengths
+from toolkit.bench.random_prompts import (
+    MOST_COUNTS,
+    Lengths,
+    NotCountedError,
+    Words,
+    calibration,
+    read_lengths,
+)
 
-Count = Callable[[str], int]
+Count = Callable[[str], int | None]
 
 
 def by_words(text: str) -> int:
@@ -30,22 +37,30 @@ def without_blanks(text: str) -> int:
     return len(text.split(" ")) + (len(text) > 200)
 
 
-def calibrated(count: Count, *checked: int) -> tuple[Words, int]:
+def calibrated(count: Count, lengths: Lengths | None = None) -> tuple[Words, int]:
     """The words, and how many texts were counted."""
-    steps, asked = calibration(checked), 0
+    steps, asked = calibration(lengths), 0
     text = next(steps)
     while True:
         asked += 1
         try:
-            text = steps.send(count(text))
+            try:
+                text = steps.send(count(text))
+            except NotCountedError as error:
+                text = steps.throw(error)
         except StopIteration as end:
             return end.value, asked
 
 
+SOME = Lengths(least=64, most=512)
+
+
 @pytest.mark.parametrize("count", [by_words, by_short_words])
 def test_a_prompt_has_exactly_the_tokens_that_the_server_counts(count: Count) -> None:
-    words, _ = calibrated(count, 64, 512)
+    words, asked = calibrated(count, SOME)
     assert words.is_exact
+    # the first word's, and those of the two lengths
+    assert asked <= MOST_COUNTS + 3
     for tokens in (words.least, 64, 512, 4096):
         assert count(words.text(tokens, f"key {tokens}")) == tokens
 
@@ -56,9 +71,27 @@ def test_a_large_models_words_are_known_after_two_counts() -> None:
 
 @pytest.mark.parametrize("count", [by_letters, without_blanks])
 def test_what_cannot_be_counted_in_words_is_an_estimate(count: Count) -> None:
-    words, _ = calibrated(count, 64, 512)
+    words, asked = calibrated(count, SOME)
+    assert asked <= 5
     assert not words.is_exact
     assert len(words.text(512, "key").split(" ")) == 512 - words.around + 1
+
+
+def test_a_longest_prompt_beyond_the_context_makes_no_other_an_estimate() -> None:
+    def at_most_500(text: str) -> int:
+        if by_words(text) > 500:
+            raise NotCountedError("its context has 500 tokens")
+        return by_words(text)
+
+    words, _ = calibrated(at_most_500, SOME)
+    assert words.is_exact
+    # no answer to any other text is the host's trouble, and no estimate
+    with pytest.raises(NotCountedError):
+        calibrated(at_most_500, Lengths(least=501, most=512))
+
+
+def test_an_answer_without_a_count_makes_estimates() -> None:
+    assert calibrated(lambda _: None, SOME) == (Words(), 1)
 
 
 def test_equal_keys_give_equal_prompts_and_others_unlike_ones() -> None:

@@ -284,6 +284,34 @@ def test_a_request_that_crosses_an_idle_connections_end_is_no_error_and_a_swappe
     assert stored(tmp_path)["swapped"].requests > 4
 
 
+def test_prompts_of_a_length_are_exact_at_a_host_that_was_down_at_the_start(tmp_path: Path) -> None:
+    """It has no `/tokenize`, a chat template of 9 tokens, and a model that the hosts file names."""
+    asked: list[str] = []
+
+    async def late(writer: asyncio.StreamWriter) -> bool:
+        asked.append(json.loads(servers["late"].bodies[-1])["messages"][0]["content"])
+        await asyncio.sleep(THINKING_S)
+        answer = json.loads(WHOLE)
+        answer["usage"]["prompt_tokens"] = 9 + len(asked[-1].split(" "))
+        is_up = len(asked) > 2
+        status = "200 OK" if is_up else "503 Service Unavailable"
+        writer.write(http(json.dumps(answer), status, content_type="application/json"))
+        return True
+
+    with fleet(late=late) as servers:
+        (tmp_path / HOSTS).write_text(f"late {servers['late'].url} model=tiny\n")
+        lengths = ("--input-len", "40", "--output-len", "5")
+        run(tmp_path, headless("-u", "1", "-t", "6s", *lengths, *ONLY_WHOLE))
+        tokenized = servers["late"].paths().count("/tokenize")
+    assert set(errors(tmp_path)["late"]) == {"http_503"}
+    # two attempts found it down; then the first word, all words, one of the wanted length, and the load
+    assert asked[:3] == ["Read"] * 3
+    assert {len(text.split(" ")) for text in asked[4:]} == {31}
+    assert len(asked) > 6
+    # it is not asked again for a page that it does not have
+    assert tokenized == 3
+
+
 def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> None:
     with fleet(good=good) as servers:
         write_hosts(tmp_path, servers)

@@ -1,5 +1,6 @@
 """`toolkit bench` as a user meets it: what it prints, what it keeps, what it refuses, how it ends."""
 
+import asyncio
 import csv
 import json
 import sqlite3
@@ -276,6 +277,25 @@ def test_a_host_that_counts_no_tokens_gets_estimates_and_that_is_said() -> None:
     assert "the lengths of its prompts are estimates, a word for a token" in result.stderr
     sent = [body["prompt"] for body in bodies_of(server, "/v1/completions")]
     assert {len(prompt.split(" ")) for prompt in sent[1:]} == {40}
+
+
+def test_one_failed_count_makes_no_prompt_an_estimate() -> None:
+    asked: list[str] = []
+
+    async def once_down(writer: asyncio.StreamWriter) -> bool:
+        asked.append(bodies_of(server, "/v1/completions")[-1]["prompt"])
+        answer = {"text": "Hm", "finish_reason": "stop"}
+        usage = {"prompt_tokens": len(asked[-1].split(" ")), "completion_tokens": 1}
+        status = "503 Service Unavailable" if len(asked) == 2 else "200 OK"
+        writer.write(http(json.dumps({"choices": [answer], "usage": usage}), status))
+        return True
+
+    with serving(vllm_pages() | {"/v1/completions": once_down}) as server:
+        words = ("--endpoint", "/v1/completions", "--no-stream", "--input-len", "40")
+        result = bench(server.url, "--num-prompts", "2", "--max-concurrency", "1", *words)
+    assert "estimates" not in result.stderr
+    assert asked[1] == asked[2]
+    assert {len(text.split(" ")) for text in asked[-2:]} == {40}
 
 
 def test_a_length_below_the_chat_template_is_a_row_with_the_least(start: Start) -> None:

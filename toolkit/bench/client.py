@@ -20,6 +20,7 @@ import orjson
 from toolkit.bench.connections import IDLE_S, CachedResolver, Connections, addresses, taken
 from toolkit.bench.faults import FAULTS, failure, line, without_key
 from toolkit.bench.plan import CHAT, EMBEDDINGS
+from toolkit.bench.random_prompts import CALIBRATION_S, NotCountedError
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import PlannedRequest, request_body, text_of
 from toolkit.hosts import path_hint, same_origin
@@ -222,10 +223,11 @@ class HostClient:
             raise PageError("`/metrics` is no page of a known engine")
         return numbers
 
-    async def prompt_tokens(self, model: str, text: str) -> int:
-        """How many tokens a prompt that says this has here, with what the server puts around it. Raises PageError.
+    async def prompt_tokens(self, model: str, text: str) -> int | None:
+        """How many tokens a prompt that says this has here, with what the server puts around it.
 
-        As vLLM's `/tokenize` counts; where there is none, as the `usage` of an answer of one token tells.
+        As vLLM's `/tokenize` counts; where there is none, as the `usage` of an answer of one token tells. None: it answers,
+        and tells no number; raises NotCountedError where it does not answer.
         """
         said = ({"role": "user", "content": text},)
         if self._can_tokenize:
@@ -235,12 +237,15 @@ class HostClient:
                 count = tokenized(status, page)
                 if count is not None:
                     return count
-            self._can_tokenize = False
         asked = request_body(model, said, False, 1, None, endpoint=self._endpoint)
-        response, _, _ = await self.exchange(asked, time.monotonic() + self._timeout_s)
+        wait_s = min(self._timeout_s, CALIBRATION_S)
+        response, _, _ = await self.exchange(asked, time.monotonic() + wait_s)
         answer = response.answer
-        if response.failure or answer is None or not answer.ok or answer.prompt_tokens is None:
-            raise PageError("neither `/tokenize` nor `usage` counts the tokens of a prompt")
+        if response.failure or answer is None or not answer.ok:
+            failed = response.failure or answer
+            raise NotCountedError(failed.error if failed else "no answer")
+        # it may have been down a moment; this says that it is up, and has no such page
+        self._can_tokenize = False
         return answer.prompt_tokens
 
     async def open_connections(self, count: int) -> None:

@@ -14,7 +14,13 @@ from itertools import count, islice, repeat
 from toolkit.bench.client import HostClient, PageError
 from toolkit.bench.counters import with_counters
 from toolkit.bench.plan import BenchPlan, requests_of, send_times
-from toolkit.bench.random_prompts import Words, calibration, read_lengths
+from toolkit.bench.random_prompts import (
+    CALIBRATION_S,
+    NotCountedError,
+    Words,
+    calibration,
+    read_lengths,
+)
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import HostRequests, PlannedRequest, choose_model
 from toolkit.metrics.dialects import EngineNumbers
@@ -29,6 +35,8 @@ MOST_SAMPLE_BYTES = 2**20
 SETTLE_S = 3.0
 SETTLE_SAMPLE_S = 0.1
 """After the last answer the counters may lag a step; somebody else's requests may never end."""
+COUNT_PAUSES_S = (0.25, 1.0)
+"""Before a prompt whose tokens were not counted is asked for again."""
 CONNECT_S = 1.0
 """For all ready connections of a host; while the others wait, theirs grow old."""
 MOST_READY_CONNECTIONS = 512
@@ -127,14 +135,28 @@ class HostRunner:
     async def _learn_words(self) -> None:
         lengths = read_lengths(self._plan.input_len or "")
         assert lengths is not None, "the plan was checked"
-        steps = calibration((lengths.least, lengths.most))
+        steps, end_s = calibration(lengths), time.monotonic() + CALIBRATION_S
+
+        async def counted(text: str) -> int | None:
+            # one failed call among many shall not make all prompts estimates
+            for pause_s in COUNT_PAUSES_S:
+                with suppress(NotCountedError):
+                    return await self.client.prompt_tokens(self._model, text)
+                await asyncio.sleep(pause_s)
+            return await self.client.prompt_tokens(self._model, text)
+
         try:
             text = next(steps)
             while True:
-                text = steps.send(await self.client.prompt_tokens(self._model, text))
+                try:
+                    count = await counted(text) if time.monotonic() < end_s else None
+                except NotCountedError as error:
+                    text = steps.throw(error)
+                else:
+                    text = steps.send(count)
         except StopIteration as end:
             self.words = end.value
-        except PageError:
+        except NotCountedError:
             self.words = Words()
         assert self.words is not None, "a calibration ends with words"
         self.error = self.words.refusal(lengths)

@@ -7,7 +7,7 @@ more. Which words these are, and how many tokens stand around a prompt (a chat's
 
 import random
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from toolkit.profiles import Prompt
@@ -30,8 +30,16 @@ LEAST_WORDS = 8
 """Different ones; with fewer, prompts would hardly differ."""
 LEAST_OWN = 6
 """Words that a prompt needs to be like no other: of 30 words, one of 700 million."""
+MOST_COUNTS = 30
+"""Of texts, while words are looked for; those found until then are enough."""
+CALIBRATION_S = 60.0
+"""No count begins later: a host that takes so long is given estimates."""
 RANDOM_PROMPT = Prompt(name="random", messages=({"role": "user", "content": FIRST},))
 """Stands for all of them in a profile."""
+
+
+class NotCountedError(Exception):
+    """A host did not answer what it was to count: it is down, refuses, or takes too long. The text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,18 +116,30 @@ class Words:
         return " ".join((FIRST, *words, *draw.choices(self.words, k=count - len(words))))
 
 
-def calibration(checked: Iterable[int]) -> Generator[str, int, Words]:
+def calibration(lengths: Lengths | None = None) -> Generator[str, int | None, Words]:
     """Find the words of one token each; it yields texts, and is sent how many tokens a prompt of each has.
 
-    Of `checked` lengths a prompt is made and counted, too: a tokenizer that does not part texts at blanks is found out.
+    None says that the host answered without a count, a NotCountedError thrown into it that there was no answer. Prompts of
+    the least and of the most tokens are counted, too: a tokenizer that does not part texts at blanks is found out.
     """
     around = yield FIRST
+    if around is None:
+        return Words()
+    counts = 0
 
-    def single(words: tuple[str, ...]) -> Generator[str, int, tuple[str, ...]]:
-        added = (yield " ".join((FIRST, *words))) - around
-        if added == len(words):
+    def single(words: tuple[str, ...]) -> Generator[str, int | None, tuple[str, ...]]:
+        nonlocal counts
+        if counts == MOST_COUNTS:
+            return ()
+        counts += 1
+        counted = yield " ".join((FIRST, *words))
+        if counted is None:
+            return ()
+        extra = abs(counted - around - len(words))
+        if not extra:
             return words
-        if len(words) == 1:
+        # a count of all words that is far off does not follow from words at all
+        if len(words) == 1 or (words is WORDS and 2 * extra > len(WORDS)):
             return ()
         middle = len(words) // 2
         return (yield from single(words[:middle])) + (yield from single(words[middle:]))
@@ -128,7 +148,16 @@ def calibration(checked: Iterable[int]) -> Generator[str, int, Words]:
     if len(found) < LEAST_WORDS:
         return Words(around=around)
     words = Words(words=found, around=around, is_exact=True)
-    for tokens in checked:
-        if tokens >= words.least and (yield words.text(tokens, "checked")) != tokens:
+    if lengths is None or lengths.least < words.least:
+        return words
+    if (yield words.text(lengths.least, "checked")) != lengths.least:
+        return replace(words, is_exact=False)
+    if lengths.most > lengths.least:
+        try:
+            counted = yield words.text(lengths.most, "checked")
+        except NotCountedError:
+            # longer than the model's context, it may be: that says nothing of the shorter prompts
+            return words
+        if counted not in (lengths.most, None):
             return replace(words, is_exact=False)
     return words
