@@ -98,9 +98,10 @@ def test_the_table_compares_and_the_flags_have_reasons() -> None:
             ("Qwen3-8B-AWQ", "--gpu", "24GiB"),
             "vllm serve Qwen/Qwen3-8B-AWQ --max-model-len 768 ",
         ),
+        # and of what AWQ was made from
         (
-            ("llama-70b", "--gpu", "a100-80gb", "-tp", "4", "--quantization", "gptq-int4"),
-            "vllm serve meta-llama/Llama-3.3-70B-Instruct-GPTQ-Int4 --max-model-len 768 ",
+            ("Qwen/Qwen3-8B-AWQ", "--gpu", "24GiB", "--quantization", "bf16"),
+            "vllm serve Qwen/Qwen3-8B --max-model-len 768 ",
         ),
     ],
 )
@@ -126,6 +127,32 @@ def test_a_folders_line_names_the_folder_and_what_does_not_fit_has_none(tmp_path
             .startswith(f"vllm serve '{folder}' --max-model-len ")
         )
     assert "vllm serve" not in said("qwen2.5-72b", "--gpu", "24GiB")
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization"),
+    [
+        ("{folder}", "awq"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "gptq-int4"),
+        ("unsloth/Qwen2.5-7B-Instruct", "awq"),  # its owner's is not unsloth's
+        ("somebody/Qwen3-8B-AWQ", "bf16"),
+        ("Qwen2.5-Coder-7B-Instruct", "awq"),
+    ],
+)
+def test_a_checkpoint_that_the_catalog_does_not_know_is_to_be_looked_for(
+    model: str, quantization: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    words = (model.format(folder=tmp_path), "--gpu", "80GiB", "--quantization", quantization)
+    (told,) = objects(*words)
+    assert (told["fits"], told["serve"]) == (True, None)
+    assert told["notes"][-1] == (
+        f"to serve it, look for a checkpoint of {told['model']} that is stored in {quantization}:"
+        " the catalog knows of none"
+    )
+    text = said(*words)
+    assert "vllm serve" not in text
+    assert told["notes"][-1] in text
 
 
 EXAMPLE = (

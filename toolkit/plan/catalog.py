@@ -66,6 +66,7 @@ def model_of(word: str) -> KnownModel:
         )
     entry = table("models")[name]
     shape = shape_of(entry["config"], name)
+    kinds = {"": as_stored(shape, None).name} | {f"-{each}": each for each in STORED}
     stored = next((each for each in STORED if word.lower().endswith(f"-{each}")), None)
     # the catalog has one config for `Qwen3-8B` and for `Qwen3-8B-AWQ`: who names the second means its weights
     if stored is not None and shape.quantization is None:
@@ -75,10 +76,20 @@ def model_of(word: str) -> KnownModel:
     spelled = next((each for each in entry.get("aliases", ()) if plain(each) == plain(word)), name)
     if plain(name).startswith(plain(word)) or (spelled.islower() and not name.islower()):
         spelled = name
-    served = "/".join(filter(None, (entry.get("owner"), spelled)))
+    owner = entry.get("owner")
+    served = word if "/" in word else "/".join(filter(None, (owner, spelled)))
+    # what others publish beside their own copy of a model is not known
+    first = plain(served).removesuffix(f"-{stored}")
+    published = {
+        kinds[end]: f"{owner}/{each}"
+        for each in (name, *entry.get("aliases", ()))
+        for end in kinds
+        if plain(each) == f"{first}{end}" and served.rpartition("/")[0] == owner
+    }
     return KnownModel(
         shape=shape,
-        served=word if "/" in word else served,
+        served=served,
+        published=published,
         on_disk=entry.get("weight_bytes"),
         notes=notes,
     )

@@ -5,8 +5,8 @@ Of weights it reads the headers alone. What a file claims is bounded before it i
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class KnownModel:
     shape: Shape
     served: str
     """What `vllm serve` takes: a name at Hugging Face, or a directory."""
+    published: Mapping[str, str] = field(default_factory=dict)
+    """Quantization -> the checkpoint of it that the model's owner publishes; none for a directory, or for a copy of another owner's."""
     on_disk: int | None = None
     """Bytes of all its tensors but those for multi-token prediction; None: no weights are here to be measured."""
     notes: tuple[str, ...] = ()

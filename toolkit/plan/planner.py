@@ -18,6 +18,7 @@ from toolkit.plan.engine import PlanQuestion
 from toolkit.plan.kv_cache import bytes_per_request, bytes_per_token
 from toolkit.plan.memory import Memory
 from toolkit.plan.model_config import KvHeads, Latent, Recurrent, Shape
+from toolkit.plan.model_files import KnownModel
 from toolkit.plan.weights import as_stored, parameters, weights_bytes
 from toolkit.units import GIB, digits
 
@@ -27,9 +28,6 @@ MORE_GPUS = (2, 4, 8)
 FP8 = "fp8"
 WORTH = 1.1
 """Times as many requests from which on a hint is worth a line: hybrids' states are not made smaller."""
-
-CHECKPOINTS = {"gptq-int4": "GPTQ-Int4", "gptq-int8": "GPTQ-Int8"}
-"""How the owners of models end the names of such checkpoints; of the others it is the quantization in capitals: `-AWQ`."""
 
 ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
@@ -405,14 +403,15 @@ def best(plans: Sequence[Plan]) -> Plan:
     return next((one for one in plans if one.fits), plans[0])
 
 
-def serve_command(found: Plan, asked: PlanQuestion, served: str) -> str | None:
-    """The line that starts vLLM as planned, `served` being the model's name or directory; None: it does not fit."""
-    if not found.fits:
+def serve_command(found: Plan, asked: PlanQuestion, known: KnownModel) -> str | None:
+    """The line that starts vLLM as planned; None: it does not fit, or no checkpoint is known that is stored so."""
+    own, wanted = as_stored(known.shape, None).name, found.quantization
+    # vLLM rounds 32 bit to 16 while it loads them
+    is_own = wanted == own or (wanted in ("bf16", "fp16") and own in ("fp32", "bf16", "fp16"))
+    is_made = wanted == found.flags.get("quantization")
+    served = known.served if is_own or is_made else known.published.get(wanted)
+    if not found.fits or served is None:
         return None
-    is_own = found.quantization == as_stored(asked.shape, None).name
-    if not is_own and found.quantization not in ("bf16", "fp16", found.flags.get("quantization")):
-        end = CHECKPOINTS.get(found.quantization, found.quantization.upper())
-        served = f"{served}-{end}"
     words = [word for flag in found.advice for word in (f"--{flag.flag}", flag.value)]
     if not asked.settings.prefix_caching:
         words.append("--no-enable-prefix-caching")

@@ -335,10 +335,11 @@ def command(
     )
     answers = []
     for plan in side_by_side(asked, quantization):
-        one = PlanAnswer(
-            plan=replace(plan, notes=(*plan.notes, *known.notes)),
-            serve=serve_command(plan, asked, known.served),
-        )
+        notes, serve = (*plan.notes, *known.notes), serve_command(plan, asked, known)
+        if plan.fits and serve is None:
+            look_for = f"a checkpoint of {plan.model} that is stored in {plan.quantization}"
+            notes = (*notes, f"to serve it, look for {look_for}: the catalog knows of none")
+        one = PlanAnswer(plan=replace(plan, notes=notes), serve=serve)
         if gpu_hour is not None:
             one.cost = cost(
                 gpu_hour,
