@@ -139,6 +139,28 @@ def test_a_recorded_body_is_kept_whole_wherever_a_line_has_it() -> None:
     assert [(one.name, one.more) for one in whole] == [(f"entry-{n}", more) for n in range(1, 5)]
 
 
+def test_what_a_capture_could_not_read_is_skipped_and_counted() -> None:
+    captured = {"ts": 1.5, "method": "POST", "path": "/v1/chat/completions", "damaged": False}
+    half = '{"messages": [{"role": "user", "con'
+    rows = [
+        captured | {"body": '{"prompt": "Hi"}'},
+        captured | {"body": None},
+        captured | {"body": half, "damaged": True},
+        captured | {"body": half},
+        captured | {"body_base64": "?"},
+        captured | {"body": '{"messages": []}'},
+        captured | {"path": "/v1/rerank", "body": '{"query": "a", "documents": ["b"]}'},
+        {"ts": 2.0, "method": "GET", "path": "/v1/models"},
+    ]
+    text = "\n".join(orjson.dumps(row).decode() for row in rows)
+    profile = read_profile(text, "mine", "jsonl")
+    assert profile.prompts == (Prompt(name="line-1", messages=user("Hi")),)
+    assert profile.notes == ("6 of 7 requests in `mine` are skipped: no readable prompt",)
+    assert "none of the 6 requests in `mine` has a readable prompt" in refusal(
+        text.partition("\n")[2], "jsonl"
+    )
+
+
 def test_of_a_sharegpt_conversation_the_first_question_is_asked() -> None:
     def turns(*said: tuple[str, object]) -> dict[str, object]:
         return {"id": "x", "conversations": [{"from": who, "value": what} for who, what in said]}
@@ -273,7 +295,6 @@ def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str
         ('{"body": 5}', "`mine` line 2: its body is not a JSON object"),
         ('{"body_base64": "?"}', "`mine` line 2: `body_base64` is not base64"),
         ('{"body_base64": 5}', "`mine` line 2: `body_base64` is not base64"),
-        ('{"ts": 1, "method": "POST", "path": "/x"}', "`mine` line 2 needs either `messages`"),
         ('{"prompt": " "}', "`mine` line 2: `prompt` is empty, or not one text"),
         ('{"prompt": "a", "max_tokens": 0}', "`mine` line 2: `max_tokens` is not a whole number"),
         ('{"messages": {}}', "`mine` line 2: `messages` is not a list of messages"),

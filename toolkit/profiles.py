@@ -329,7 +329,8 @@ def _jsonl_profile(text: str, name: str) -> Profile:
             ("line", number, _json(line, f"`{name}` line {number}"))
             for number, line in _numbered(text)
         )
-    prompts, conversations = [], 0
+    prompts: list[Prompt] = []
+    conversations = skipped = 0
     for what, number, row in rows:
         where = f"`{name}` {what} {number}"
         if not isinstance(row, dict):
@@ -337,24 +338,39 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         # a capture's last line, and what it saw beside requests for text; a conversation that nobody answered
         if row.keys() == {"summary"} or row.get("method") not in (None, "POST"):
             continue
-        body: dict[str, Any] | None
-        if "conversations" in row:
-            conversations += 1
-            body = _first_turn(row["conversations"])
-            if body is None:
-                continue
-        else:
-            body = _body(row, where)
-        entry = record(PromptEntry, _fields_of(body, where), where)
-        stream = body.get("stream")
-        prompts.append(
-            _prompt(
-                entry,
-                f"{what}-{number}",
-                where,
-                stream=stream if isinstance(stream, bool) else None,
-                more={key: body[key] for key in body if key not in READ_HERE},
+        # who captured did not choose what came: what cannot be sent again is left out
+        is_captured = "method" in row and "path" in row
+        if is_captured and row.get("damaged"):
+            skipped += 1
+            continue
+        try:
+            if "conversations" in row:
+                conversations += 1
+                turn = _first_turn(row["conversations"])
+                if turn is None:
+                    continue
+                body = turn
+            else:
+                body = _body(row, where)
+            entry = record(PromptEntry, _fields_of(body, where), where)
+            stream = body.get("stream")
+            prompts.append(
+                _prompt(
+                    entry,
+                    f"{what}-{number}",
+                    where,
+                    stream=stream if isinstance(stream, bool) else None,
+                    more={key: body[key] for key in body if key not in READ_HERE},
+                )
             )
+        except ToolkitError:
+            if not is_captured:
+                raise
+            skipped += 1
+    if skipped and not prompts:
+        raise ToolkitError(
+            f"none of the {skipped:,} requests in `{name}` has a readable prompt",
+            "Capture with `--json --bodies`",
         )
     _refuse_none(prompts, name, BODY_EXAMPLE)
     # who sends bodies like these leaves `stream` out where it is false
@@ -364,16 +380,23 @@ def _jsonl_profile(text: str, name: str) -> Profile:
     else:
         streamed = None
     limits = [prompt.max_tokens for prompt in prompts if prompt.max_tokens is not None]
-    estimated = (
-        f"The answers' limits are estimated from `{name}`: {CHARS_PER_TOKEN} characters a token"
-    )
+    notes = []
+    if skipped:
+        every = skipped + len(prompts)
+        notes.append(
+            f"{skipped:,} of {every:,} requests in `{name}` are skipped: no readable prompt"
+        )
+    if conversations:
+        notes.append(
+            f"The answers' limits are estimated from `{name}`: {CHARS_PER_TOKEN} characters a token"
+        )
     return Profile(
         name=name,
         prompts=tuple(prompts),
         stream_share=streamed,
         # no recorded limit is lowered unless the user says so
         max_tokens=max(USUAL_MAX_TOKENS, *limits) if limits else None,
-        notes=(estimated,) if conversations else (),
+        notes=tuple(notes),
     )
 
 
