@@ -27,6 +27,10 @@ from toolkit.records import Host
         ("10.0.0.4 http://h:1", "10.0.0.4", "http://h:1"),  # called by its address
         ("\ufeffalice http://h:1\r", "alice", "http://h:1"),  # saved by an editor on Windows
         ("http://h:1/team-a/v1", "h:1/team-a", "http://h:1/team-a"),
+        # where gateways have their servers
+        ("gw https://gw/v1/acct/gw/openai", "gw", "https://gw/v1/acct/gw/openai"),
+        ("gw http://gw/team/models", "gw", "http://gw/team/models"),
+        ("gw http://gw/team/health/v1", "gw", "http://gw/team/health"),
     ],
 )
 def test_a_line_names_one_host(line: str, name: str, url: str) -> None:

@@ -13,8 +13,10 @@ DEFAULT_PORT = 8000
 
 EXAMPLE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`"
 KEYS = ("team", "model", "root", "max_model_len", "api_key_env", "note")
-_PAGE = re.compile(r"(/v1/.+|/(metrics|health|version|docs|ping|models|(chat/)?completions))$")
-"""How the path of an engine's own page ends."""
+_PAGE = re.compile(
+    r"/v1/(models|(chat/)?completions|embeddings)$|^/(metrics|health|version|tokenize)$"
+)
+"""The path of an engine's own page. `/team/models` and `/v1/account/openai` may be where a server stands."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and what stands for a byte that is no UTF-8."""
