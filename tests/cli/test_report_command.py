@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.raw_server import serving, vllm_pages
 from support.shots import shot as timed
 from support.tallies import ALICE, BOB, S, sketch, tally
 
@@ -354,3 +355,19 @@ def test_openais_own_client_completes_a_call_or_tells_why_not(store: Store) -> N
     bad = report("--call", "http://127.0.0.1:9")["by_code"]["api_compatibility"]
     assert bad["status"] == "not met"
     assert "OpenAI's client failed at http://127.0.0.1:9" in bad["evidence"]
+
+
+@pytest.mark.slow
+def test_a_call_to_a_listed_name_takes_its_key_from_the_list(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blasted(store)
+    monkeypatch.setenv("ALICE_KEY", "alices-own")
+    monkeypatch.setenv("OTHER_KEY", "another")
+    monkeypatch.delenv("TOOLKIT_HOSTS", raising=False)
+    with serving(vllm_pages()) as server:
+        Path("hosts.txt").write_text(f"alice {server.url} api_key_env=ALICE_KEY\n")
+        report("--call", "alice")
+        report("--call", "alice", "--call-key-env", "OTHER_KEY")
+    sent = [headers["authorization"] for *_, headers in server.requests]
+    assert list(dict.fromkeys(sent)) == ["Bearer alices-own", "Bearer another"]

@@ -155,9 +155,9 @@ def command(
     # what the user adds: a call, a log
     called = logged = None
     if call is not None:
-        url = host_from(call).url
-        with waiting_for(f"Calling {url}"):  # the client's import takes as long as many a call
-            called = _call(url, call_key_env)
+        host = host_from(call)
+        with waiting_for(f"Calling {host.url}"):  # the client's import takes as long as many a call
+            called = _call(host.url, call_key_env or host.api_key_env)
     if log is not None:
         logged = RequestLog("standard input" if log == "-" else log)
         with (
