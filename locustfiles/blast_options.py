@@ -152,4 +152,4 @@ def _hosts(options: Any) -> list[Host]:
             f"`--host {options.host}` stands beside the hosts of `{source}`: Locust would send everything to it alone",
             f"Take `--host`, `LOCUST_HOST` or `host =` away, or write that host into `{source}`",
         )
-    return hosts_from([source])
+    return hosts_from((), source)  # a file, even where a listed host is called the same

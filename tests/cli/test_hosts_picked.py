@@ -8,6 +8,9 @@ from click.testing import CliRunner, Result
 from support.raw_server import serving, vllm_pages
 
 from toolkit.cli import main
+from toolkit.cli.inputs import host_from, hosts_from
+from toolkit.errors import ToolkitError
+from toolkit.records import Host
 
 HOSTS = """\
 alice 10.0.0.4 team=red model=big
@@ -79,6 +82,10 @@ def test_who_is_meant(words: str, hosts: str) -> None:
         ("--hosts none.txt bob", 1, "`bob` is no file and no URL, and there is no `none.txt` that could list it", "Write a host like `10.0.0.4:8000`"),
         ("http://h:1/v1/chat/completions", 1, "`http://h:1/v1/chat/completions` is the address of a page, not of a server", "Drop the path: `http://h:1`"),
         ("http://h:1/team-a/v1/models", 1, "`http://h:1/team-a/v1/models` is the address", "Drop the path: `http://h:1/team-a`"),
+        ("http://h:1/metrics", 1, "`http://h:1/metrics` is the address", "Drop the path: `http://h:1`"),
+        ("--hosts none.txt 10.0.0.4", 1, "`none.txt` cannot be read: no such file", "Put one host per line"),
+        ("/root/hosts.txt", 1, "`/root/hosts.txt` cannot be read: ", "Put one host per line"),
+        ("n" * 5_000, 1, f"`hosts.txt` has no host `{'n' * 5_000}`", "There are alice, bob, carol"),
     ],
 )  # fmt: skip
 def test_what_is_meant_by_nobody_is_one_error_with_the_way_out(
@@ -88,6 +95,70 @@ def test_what_is_meant_by_nobody_is_one_error_with_the_way_out(
     assert result.exit_code == code
     assert f"Error: {message}" in result.stderr
     assert (f"Hint: {hint}" in result.stderr) == bool(hint), result.stderr
+
+
+SECURE = Host(
+    name="10.0.0.4:8443", url="https://10.0.0.4:8443", team="red", model="big", api_key_env="K"
+)
+"""Of a line without a name."""
+
+
+@pytest.mark.parametrize(("words", "file"), [(["10.0.0.4:8443"], None), ([SECURE.name], "prod")])
+def test_an_address_that_is_a_listed_name_is_that_host(words: list[str], file: str | None) -> None:
+    Path(file or "hosts.txt").write_text(
+        "https://10.0.0.4:8443 team=red model=big api_key_env=K\nbob 10.0.0.5\n"
+    )
+    assert hosts_from(words, file) == [SECURE]
+    assert hosts_from([*words, "bob"], file)[0] == SECURE
+
+
+@pytest.mark.parametrize(("option", "listed"), [("", "hosts.txt"), ("--hosts prod ", "prod")])
+def test_a_file_and_a_listed_host_of_one_name_are_told_apart(option: str, listed: str) -> None:
+    Path(listed).write_text(HOSTS)
+    Path("alice").write_text("erin 10.0.0.9\n")
+    result = blast(*option.split(), "alice")
+    assert result.exit_code == 2
+    assert f"Error: `alice` is a file and also a host in `{listed}`" in result.stderr
+    assert f"Hint: `./alice` for the file, `{option}--only alice` for the host" in result.stderr
+    # and both do what the hint says
+    assert picked("./alice") == ["erin"]
+    assert picked(*option.split(), "--only", "alice") == ["alice"]
+
+
+@pytest.mark.parametrize("content", [None, "a b c\n"])
+@pytest.mark.parametrize("word", ["10.0.0.7", "http://h:1", "prod", "./prod"])
+def test_no_list_and_a_bad_one_keep_nobody_from_addresses_and_files(
+    word: str, content: str | None
+) -> None:
+    Path("hosts.txt").unlink()
+    if content:
+        Path("hosts.txt").write_text(content)
+    assert picked(word)
+    Path("prod").write_text("erin 10.0.0.9\n")
+    assert host_from(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "url"),
+    [
+        ("alice", "http://10.0.0.4:8000"),
+        ("10.0.0.7:1", "http://10.0.0.7:1"),
+        ("127.0.0.1:8000/v1", "http://127.0.0.1:8000"),
+        ("gpu1", "http://gpu1:8000"),  # neither listed nor a file
+        ("gpu.example.com", "http://gpu.example.com:8000"),
+        ("one", "http://10.0.0.11:8000"),  # a file
+        ("./one", "http://10.0.0.11:8000"),
+    ],
+)
+def test_one_host_is_a_listed_name_else_a_file_else_an_address(word: str, url: str) -> None:
+    Path("one").write_text("grace 10.0.0.11\n")
+    assert host_from(word).url == url
+
+
+def test_a_name_is_no_address_where_its_list_is_bad() -> None:
+    Path("hosts.txt").write_text("alice 10.0.0.4\na b c\n")
+    with pytest.raises(ToolkitError, match=r"`hosts\.txt` line 2"):
+        host_from("alice")
 
 
 @pytest.mark.parametrize(

@@ -66,48 +66,59 @@ def occupy_standard_files() -> None:
 
 def is_hosts_file(word: str) -> bool:
     """Whether a word that is no URL means a file: by its look, or because there is one."""
-    is_there = Path(word).exists() and not Path(word).is_dir()
-    return word == "-" or "/" in word or word.endswith(".txt") or is_there
+    return not _may_be_name(word) or _is_there(word)
 
 
 def hosts_from(
     words: Sequence[str], listed_in: str | None = None, only: Sequence[str] = ()
 ) -> list[Host]:
-    """Hosts of files, `-` for standard input, of URLs, and by their names in `listed_in` or the hosts file.
+    """Hosts by their names in `listed_in` or the hosts file, of files, `-` for standard input, and of URLs.
 
     Without words: all of that file. `only`: names, and `key=value` of hosts; of one key any value fits, of several keys each
     must. A name or URL must not stand twice. Raises ToolkitError.
     """
     files = [word for word in words if not looks_like_url(word) and is_hosts_file(word)]
     names = [word for word in words if not looks_like_url(word) and word not in files]
+    list_file = listed_in or _list_file()
+    listed: dict[str, Host] = {}
+    if not words or any(map(_may_be_name, words)):
+        try:
+            listed = _listed(
+                list_file,
+                EXAMPLE if words or listed_in else NO_HOSTS,
+                # beside a file the refusal below says more
+                is_needed=not files and bool(names or listed_in or not words),
+            )
+        except ToolkitError as error:
+            if names and isinstance(error.__cause__, FileNotFoundError):
+                raise ToolkitError(
+                    f"`{names[0]}` is no file and no URL, and there is no `{list_file}` that could list it",
+                    f"Write a host like `10.0.0.4:8000`, or name the file that lists `{names[0]}`: `--hosts FILE`",
+                ) from error
+            raise
+    if both := [word for word in files if _may_be_name(word) and word in listed]:
+        of_list = f"--hosts {listed_in} " if listed_in else ""
+        raise click.UsageError(
+            f"`{both[0]}` is a file and also a host in `{list_file}`\n\n"
+            f"Hint: `./{both[0]}` for the file, `{of_list}--only {both[0]}` for the host"
+        )
     if files and (names or listed_in):
         name = names[0] if names else "NAME"
         raise click.UsageError(
             f"`{files[0]}` is a file, which means all hosts in it\n\n"
             f"Hint: For one of them `--hosts {listed_in or files[0]} {name}`; for all `{files[0]}` alone"
         )
-    if listed_in and words and not names:
+    if listed_in and words and not names and listed.keys().isdisjoint(words):
         raise click.UsageError(
             f"--hosts is where names are looked up, and `{words[0]}` is none; leave --hosts out"
         )
-
-    list_file = listed_in or os.environ.get("TOOLKIT_HOSTS") or HOSTS_FILE
-    listed: dict[str, Host] = {}
-    if names and list_file != "-" and not Path(list_file).exists():
-        raise ToolkitError(
-            f"`{names[0]}` is no file and no URL, and there is no `{list_file}` that could list it",
-            f"Write a host like `10.0.0.4:8000`, or name the file that lists `{names[0]}`: `--hosts FILE`",
-        )
-    if names or not words:
-        hint = EXAMPLE if words or listed_in else NO_HOSTS
-        listed = {host.name: host for host in _hosts_in(list_file, hint)}
-        _refuse_unknown(names, listed, f"`{list_file}`")
+    _refuse_unknown(names, listed, f"`{list_file}`")
     hosts: list[Host] = []
     for word in words:
-        if word in names:
-            hosts.append(listed[word])
-        else:
-            hosts += _hosts_in(word) if word in files else [one_host(word)]
+        if word in files:
+            hosts += _hosts_in(word)
+        else:  # an address may be a listed name, too, with a key and a team
+            hosts.append(listed.get(word) or one_host(word))
     hosts = hosts if words else list(listed.values())
     for kind in ("name", "url"):
         ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)
@@ -117,14 +128,51 @@ def hosts_from(
 
 
 def host_from(word: str) -> Host:
-    """One host: a URL, or a name of the hosts file. Raises ToolkitError."""
-    hosts = hosts_from([word])
+    """One host: a name of the hosts file, else the only host of a file, else an address. Raises ToolkitError."""
+    # an address may have a path: `10.0.0.4:8000/v1` is no file by its look
+    is_file = word.endswith(".txt") or word.startswith((".", "/")) or word == "-" or _is_there(word)
+    is_name = _may_be_name(word) and not looks_like_url(word) and not is_file
+    # `gpu1` may be either, a name or an address: no list has to be there, but one that is has to be readable
+    list_file = _list_file()
+    listed = _listed(list_file, EXAMPLE, is_needed=is_name and _is_there(list_file))
+    if word in listed:
+        return listed[word]
+    if not is_file:
+        return one_host(word)
+    hosts = _hosts_in(word)
     if len(hosts) > 1:
         raise ToolkitError(
             f"`{word}` lists {len(hosts)} hosts, and one is wanted",
             f"Name it, e.g., `{hosts[0].name}`",
         )
     return hosts[0]
+
+
+def _may_be_name(word: str) -> bool:
+    """Not by its look a file or a whole URL, which are never looked up in a list."""
+    return word != "-" and "/" not in word and not word.endswith(".txt")
+
+
+def _is_there(word: str) -> bool:
+    """Whether a word is an existing file, or a pipe."""
+    # pathlib raises where the folder is another user's, or a name is too long
+    return os.path.exists(word) and not os.path.isdir(word)  # noqa: PTH110, PTH112
+
+
+def _list_file() -> str:
+    return os.environ.get("TOOLKIT_HOSTS") or HOSTS_FILE
+
+
+def _listed(file: str, hint: str, *, is_needed: bool) -> dict[str, Host]:
+    """A list's hosts by name; one that is not needed may be missing or bad, and is not waited for. Raises ToolkitError."""
+    if not is_needed and not os.path.isfile(file):  # noqa: PTH113 (as above)
+        return {}
+    try:
+        return {host.name: host for host in _hosts_in(file, hint)}
+    except ToolkitError:
+        if is_needed:
+            raise
+        return {}
 
 
 def _hosts_in(file: str, hint: str = EXAMPLE) -> list[Host]:
