@@ -139,6 +139,33 @@ def test_a_recorded_body_is_kept_whole_wherever_a_line_has_it() -> None:
     assert [(one.name, one.more) for one in whole] == [(f"entry-{n}", more) for n in range(1, 5)]
 
 
+def test_further_columns_of_a_data_set_are_not_sent() -> None:
+    lines = (
+        '{"prompt": "Hi", "completion": "Hello", "id": 3}',
+        '{"body": {"prompt": "Hi", "seed": 5}}',
+        '{"model": "m", "prompt": "Hi", "seed": 5}',
+    )
+    profile = read_profile("\n".join(lines), "mine", "jsonl")
+    assert [prompt.more for prompt in profile.prompts] == [{}, {"seed": 5}, {"seed": 5}]
+    assert profile.notes == (
+        "Not sent, as a line without `messages` or `model` is no request body: `completion`, `id`",
+    )
+
+
+def test_one_long_limit_lifts_no_other_prompts() -> None:
+    lines = (
+        '{"prompt": "Hi", "max_tokens": 8192}',
+        '{"prompt": "Hi"}',
+        '{"prompt": "Hi", "max_tokens": 9}',
+    )
+    profile = read_profile("\n".join(lines), "mine", "jsonl")
+    assert [prompt.max_tokens for prompt in profile.prompts] == [8192, 256, 9]
+    assert profile.max_tokens == 8192
+    assert profile.notes == (
+        "Prompts of `mine` without a limit are answered with 256 tokens at most",
+    )
+
+
 def test_what_a_capture_could_not_read_is_skipped_and_counted() -> None:
     captured = {"ts": 1.5, "method": "POST", "path": "/v1/chat/completions", "damaged": False}
     half = '{"messages": [{"role": "user", "con'

@@ -29,7 +29,8 @@ What only a blast does:
 Plain text is one prompt a line. JSONL is one recorded request a line, or they stand in one JSON array: a body with
 `messages`, or with a text as `prompt` or `input`; a line that has it as its `body`, as `toolkit capture --json --bodies`
 and batch files do; or a ShareGPT conversation, of which the first question is asked. Bodies are sent as they were, tools
-and response_format included, but for the model and where the run says otherwise.
+and response_format included, but for the model and where the run says otherwise; of a line with neither `messages` nor
+`model`, the text and its limit alone.
 """
 
 import base64
@@ -69,6 +70,8 @@ LIMITS = ("output_tokens", "max_completion_tokens", "max_tokens")
 """Keys of the limit of an answer, the last one first; `output_tokens` is that of vLLM's own datasets."""
 USUAL_MAX_TOKENS = 256
 """Of an answer, where neither a file nor the user sets a limit: the contest's."""
+MOST_NAMED = 5
+"""Columns in a note."""
 CHARS_PER_TOKEN = 4
 """Of English."""
 ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -331,6 +334,7 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         )
     prompts: list[Prompt] = []
     conversations = skipped = 0
+    unsent: dict[str, None] = {}
     for what, number, row in rows:
         where = f"`{name}` {what} {number}"
         if not isinstance(row, dict):
@@ -354,13 +358,18 @@ def _jsonl_profile(text: str, name: str) -> Profile:
                 body = _body(row, where)
             entry = record(PromptEntry, _fields_of(body, where), where)
             stream = body.get("stream")
+            more = {key: body[key] for key in body if key not in READ_HERE}
+            # of a data set's line, a server knows none of the further columns
+            if body is row and not row.keys() & {"messages", "model"}:
+                unsent |= dict.fromkeys(more)
+                more = {}
             prompts.append(
                 _prompt(
                     entry,
                     f"{what}-{number}",
                     where,
                     stream=stream if isinstance(stream, bool) else None,
-                    more={key: body[key] for key in body if key not in READ_HERE},
+                    more=more,
                 )
             )
         except ToolkitError:
@@ -381,6 +390,20 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         streamed = None
     limits = [prompt.max_tokens for prompt in prompts if prompt.max_tokens is not None]
     notes = []
+    if limits and max(limits) > USUAL_MAX_TOKENS and len(limits) < len(prompts):
+        # the run's limit rises for those that have one of their own
+        prompts = [
+            replace(prompt, max_tokens=prompt.max_tokens or USUAL_MAX_TOKENS) for prompt in prompts
+        ]
+        notes.append(
+            f"Prompts of `{name}` without a limit are answered with {USUAL_MAX_TOKENS} tokens at most"
+        )
+    if unsent:
+        columns = ", ".join(f"`{printable(key)}`" for key in list(unsent)[:MOST_NAMED])
+        others = f" and {len(unsent) - MOST_NAMED:,} more" if len(unsent) > MOST_NAMED else ""
+        notes.append(
+            f"Not sent, as a line without `messages` or `model` is no request body: {columns}{others}"
+        )
     if skipped:
         every = skipped + len(prompts)
         notes.append(
