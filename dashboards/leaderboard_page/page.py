@@ -157,7 +157,8 @@ def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...],
         show(scene.fast(source.present(viewer), name), key="fast")
     except ToolkitError as error:
         show(tag("p", sentence(error), class_="trouble").encode("utf-8", "replace"), key="fast")
-    if "presenter" in st.session_state:
+        return
+    if "presenter" in st.session_state:  # what it asks of the scene has been read
         presenter_keys(scene, st.session_state["presenter"])
 
 

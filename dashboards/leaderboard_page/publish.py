@@ -74,6 +74,8 @@ def publish(
 ) -> None:
     """Refresh the files until the run is over and its archive written, until `stop`, or `count` times. Raises ToolkitError.
 
+    While the database is in trouble what was published stays as it is, and its age tells so.
+
     `query` says what is shown, in the words of the page's links. `begun` is called once the files are there; what `say` gets
     is for the person who started this.
     """
@@ -86,21 +88,38 @@ def publish(
         while True:
             due_s, now = time.monotonic() + EVERY_S, time.time()
             scene = scene_of(source, address, now)
-            if not isinstance(scene, Scene):  # before the first blast, as the live page is then
-                found = source.read(address.run)
-                scene = hosts_view(source, found, address, brand.title, now=now, viewers=0)
-            write_all(write, scene, now, brand)
+            final = has_ended = False
+            files: dict[str, str | None] = {}
+            try:
+                if isinstance(scene, Scene):
+                    final, has_ended = is_final(scene), scene.board.ended
+                else:  # before the first blast, as the live page is then
+                    found = source.read(address.run)
+                    scene = hosts_view(source, found, address, brand.title, now=now, viewers=0)
+                files = files_of(scene, now, brand)
+            except ToolkitError as error:
+                final = has_ended = False
+                if refreshes == 0:  # there is nothing yet that could stay
+                    trouble = tag("p", sentence(error), class_="trouble")
+                    files = files_of(trouble.encode("utf-8", "replace"), now, brand)
+            for each in files.items():
+                write(*each)
             refreshes += 1
             if refreshes == 1:
                 begun()
-            if isinstance(scene, Scene) and is_final(scene):
+            if final and isinstance(scene, Scene):
                 # which is written above already: nobody waits for the replay to see it
-                replay = replay_of(scene, stop, say)
-                if replay is not None:
-                    write_all(write, scene, time.time(), brand, replay)
+                files = {}
+                with suppress(ToolkitError):  # the next turn tries again
+                    replay = replay_of(scene, stop, say)
+                    if replay is not None:
+                        files = files_of(scene, time.time(), brand, replay)
+                if files:
+                    for each in files.items():
+                        write(*each)
                     say(f"`{folder}` holds the final standings and their replay")
                     return
-            elif isinstance(scene, Scene) and scene.board.ended and not is_kept_waiting:
+            elif has_ended and not is_kept_waiting:
                 is_kept_waiting = True
                 say(
                     "The run is over; what a freeze hides is published after `toolkit board reveal`"
@@ -120,34 +139,29 @@ def is_final(scene: Scene) -> bool:
 Write = Callable[[str, str | None], None]
 
 
-def write_all(
-    write: Write,
+def files_of(
     scene: Scene | bytes,
     now: float,
     brand: Branding,
     replay: Mapping[str, list[Any]] | None = None,
-) -> None:
-    """Write each file as it should be now."""
+) -> dict[str, str | None]:
+    """Each file as it should be now, in the order of writing; None: it should not be there. Raises ToolkitError."""
     top = {"title": "", "fast": ""}
     below = {"slow": "", "rest": ""}
     standings: list[dict[str, Any]] = []
     final = isinstance(scene, Scene) and is_final(scene)
-    try:
-        if isinstance(scene, Scene):
-            top = {
-                "title": title(scene.run, brand.title),
-                "fast": _unlinked(scene.fast(viewers=0, name=brand.title)),
-            }
-            # lines of a hundred hosts can be told apart by nobody
-            few = replace(scene, address=replace(scene.address, top=None))
-            keep_s = 0.0 if final else CHARTS_S
-            below = {name: _unlinked(few.part(name, keep_s=keep_s)) for name in below}
-            standings = list(json_rows(scene.board))
-        else:
-            top["fast"] = _unlinked(scene)
-    except ToolkitError as error:
-        # the database is in trouble, and there was nothing yet that could stay
-        top["fast"] = tag("p", sentence(error), class_="trouble")
+    if isinstance(scene, Scene):
+        top = {
+            "title": title(scene.run, brand.title),
+            "fast": _unlinked(scene.fast(viewers=0, name=brand.title)),
+        }
+        # lines of a hundred hosts can be told apart by nobody
+        few = replace(scene, address=replace(scene.address, top=None))
+        keep_s = 0.0 if final else CHARTS_S
+        below = {name: _unlinked(few.part(name, keep_s=keep_s)) for name in below}
+        standings = list(json_rows(scene.board))
+    else:
+        top["fast"] = _unlinked(scene)
 
     state = {
         "written_at": round(now, 3),
@@ -156,13 +170,15 @@ def write_all(
         "charts": hashlib.sha256("".join(below.values()).encode()).hexdigest()[:12],
     }
     frames = None if replay is None else json.dumps(replay, separators=(",", ":"))
-    # first, as it bears the signature
-    write("index.html", document(top | below, state, frames, brand))
-    write("charts.json", json.dumps({"charts": state["charts"], "parts": below}))
-    write("standings.json", json.dumps(standings))
-    write("replay.json", frames)
-    # last, as it names the others
-    write("live.json", json.dumps(state | {"parts": top}))
+    return {
+        # first, as it bears the signature
+        "index.html": document(top | below, state, frames, brand),
+        "charts.json": json.dumps({"charts": state["charts"], "parts": below}),
+        "standings.json": json.dumps(standings),
+        "replay.json": frames,
+        # last, as it names the others
+        "live.json": json.dumps(state | {"parts": top}),
+    }
 
 
 def document(
@@ -295,7 +311,8 @@ def published(folder: Path) -> Iterator[Write]:
             ) from error
         except OSError:
             pass  # NFS locks no folders
-        names = [name for name in FILES if os.path.lexists(folder / name)]
+        twins = [twin for name in FILES for twin in (name, f"{name}.gz")]
+        names = [name for name in twins if os.path.lexists(folder / name)]
         is_ours = False
         with suppress(OSError, ValueError):
             is_ours = SIGNATURE in (folder / "index.html").read_text()
@@ -304,9 +321,8 @@ def published(folder: Path) -> Iterator[Write]:
                 f"`{folder / names[0]}` was not written by `toolkit board --publish`, and is left alone",
                 "Name a folder of its own; it is made if it is not there",
             )
-        for name in FILES:  # what a kill left
-            for unfinished in (f".{name}.part", f".{name}.gz.part"):
-                (folder / unfinished).unlink(missing_ok=True)
+        for name in twins:  # what a kill left
+            (folder / f".{name}.part").unlink(missing_ok=True)
         written: dict[str, str | None] = {}
 
         def write(name: str, text: str | None) -> None:

@@ -12,13 +12,18 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support import feeder
 from support.feeder import BEGAN, RUN, blast_on
 
+from toolkit.board.feed import Feed
+from toolkit.board.standings import Board
 from toolkit.cli import main
+from toolkit.cli.leaderboard import page_module
+from toolkit.errors import ToolkitError
 from toolkit.records import Event
 from toolkit.store import Store
 
@@ -94,7 +99,7 @@ def test_a_run_that_is_over_is_an_archive_whose_figures_are_the_boards(
     published(database, folder)
 
 
-@pytest.mark.parametrize("theirs", ["index.html", "live.json"])
+@pytest.mark.parametrize("theirs", ["index.html", "live.json", "replay.json.gz"])
 def test_other_peoples_files_are_never_touched(theirs: str, database: Path, tmp_path: Path) -> None:
     folder = tmp_path / "www"
     folder.mkdir()
@@ -141,6 +146,39 @@ def test_a_full_disk_is_one_error_and_leaves_what_was_published_whole(
     assert result.returncode == 1
     assert f"Error: cannot write `{folder / 'index.html'}`: File too large" in result.stderr
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_database_in_trouble_for_a_moment_ends_nothing_and_what_was_published_stays(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(database)
+    live = tmp_path / "page" / "live.json"
+    board_of, asked_with = Feed.board, list[str]()
+
+    def fails_twice_after_the_first_turn(feed: Feed, **view: Any) -> Board:
+        if live.exists():
+            asked_with.append(live.read_text())
+            if len(asked_with) <= 2:  # in the replay of the first turn, and where the second begins
+                raise ToolkitError(f"`{database}` is locked by another process", "Wait")
+        return board_of(feed, **view)
+
+    monkeypatch.setattr(Feed, "board", fails_twice_after_the_first_turn)
+    monkeypatch.setattr(page_module("publish"), "EVERY_S", 0.1)
+    published(database, live.parent)
+    assert asked_with[0] == asked_with[1] == asked_with[2]
+    assert standings(live.parent)["h8"]["ok"] == 8 * 240
+    assert (live.parent / "replay.json").exists()
+
+
+def test_a_database_in_trouble_from_the_beginning_is_a_sentence_on_the_page(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ToolkitError(f"`{database}` is locked by another process", "Wait")
+
+    monkeypatch.setattr(Feed, "board", fail)
+    published(database, tmp_path / "page", "--count", "1")
+    assert "is locked by another process. Wait." in (tmp_path / "page" / "live.json").read_text()
 
 
 @pytest.mark.parametrize("word", ["--watch", "--json", "--csv", "--all", "--serve"])
