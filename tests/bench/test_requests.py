@@ -221,6 +221,14 @@ def test_a_twin_waits_until_something_was_answered_and_is_owed_meanwhile() -> No
     assert one.next(15).pair == 1
 
 
+def test_a_charged_request_is_the_one_that_would_be_sent_without_its_long_text() -> None:
+    plan = BenchPlan(input_len="100000", output_len="5:9")
+    sent, charged = asker(plan).next(7), asker(plan).next(7, is_sent=False)
+    assert replace(charged, body=sent.body) == sent
+    assert len(orjson.dumps(sent.body)) > 100_000
+    assert len(orjson.dumps(charged.body)) < 1_000
+
+
 def test_a_level_that_starts_at_a_high_slot_owes_no_twins_for_the_slots_before() -> None:
     one = asker(BenchPlan(twin_share=0.25))
     asks = []

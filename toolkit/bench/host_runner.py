@@ -188,7 +188,8 @@ class HostRunner:
         context = replace(self._context, concurrency=None if plan.rate else concurrency)
         slots = count(level * LEVEL_SLOTS)
         if self.error is not None:
-            await self._charge(self.error, context, map(requests.next, slots), began_s)
+            charged = (requests.next(slot, is_sent=False) for slot in slots)
+            await self._charge(self.error, context, charged, began_s)
             return
 
         def due() -> Iterator[PlannedRequest]:

@@ -107,8 +107,11 @@ class HostRequests:
             number, "warmup", prompt, prompt.messages, stream=self._streamed.includes(number)
         )
 
-    def next(self, slot: int) -> PlannedRequest:
-        """Make the request of a slot: a duplicate if one is due and its original was answered, else one of its own."""
+    def next(self, slot: int, *, is_sent: bool = True) -> PlannedRequest:
+        """Make the request of a slot: a duplicate if one is due and its original was answered, else one of its own.
+
+        One that is only charged, not sent, needs no text of a wanted length.
+        """
         stream = self._streams(slot)
         kind: RequestKind = "repeat" if self._plan.sameness == "repeat" else "unique"
         pair = None
@@ -126,7 +129,7 @@ class HostRequests:
         prompt = self._prompts.prompt(source)
         messages: Sequence[Message] = prompt.messages
         plan, number = self._plan, source % REPEATED if kind == "repeat" else source
-        if self._input_len:
+        if self._input_len and is_sent:
             text = self._words.text(
                 self._input_len.at(f"input {plan.seed} {number}"),
                 f"{plan.seed if kind == 'repeat' else self._nonce} {number}",
