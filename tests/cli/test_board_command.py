@@ -167,6 +167,18 @@ def test_a_board_is_not_frozen_later_than_it_is_and_not_revealed_twice(
     )
 
 
+@pytest.mark.parametrize("pace", [("--by-key",), ("--every", "1h")])
+def test_a_freeze_during_a_reveal_hides_no_less_than_the_freeze_before_it(
+    database: Path, run: Run, pace: tuple[str, ...]
+) -> None:
+    board(database, "freeze", "--at", moment(run, 100))
+    board(database, "reveal", *pace)
+    told = board(database, "freeze", "--at", moment(run, 200))
+    assert told.exit_code == 0, told.stderr
+    assert "the freeze before it holds again" in told.stderr
+    assert {each["at"] for each in rows(database)} == {int(run.started_at) + 100}
+
+
 def kinds(database: Path, run: Run) -> list[str]:
     with Store.open_readonly(database) as store:
         return [event.kind for _, event in store.events(run.id)]

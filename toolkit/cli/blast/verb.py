@@ -409,6 +409,7 @@ def _show_end(
 
     Raises ToolkitError when the load did not end by itself.
     """
+    from toolkit.board.reveal import without_steps
     from toolkit.cli.blast.load import failure
     from toolkit.cli.board.table import print_board
     from toolkit.cli.board.verb import print_json_board
@@ -426,7 +427,7 @@ def _show_end(
         if as_json:
             print_json_board(last)
         else:
-            print_board(last, [event for _, event in store.events(run)])
+            print_board(last, list(without_steps(event for _, event in store.events(run))))
         strain = strain_of([second for _, second in store.loader_seconds(run)])
         if strain:
             say(f"Warning: {strain}", err=True)

@@ -267,10 +267,17 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
       toolkit board freeze
       toolkit board freeze --at 16:45
     """
+    from toolkit.board.feed import Feed
     from toolkit.store import Store
 
     with Store.open_existing(database) as store:
         run = _run_of(store, run_id, database, at)
+        feed = Feed(store, run)
+        # a later moment would uncover at once what the reveal under way still covers
+        reveal = feed.reveal() if _covered(feed) else None
+        if reveal is not None and at > reveal.frozen_s:
+            at = reveal.frozen_s
+            click.echo("The reveal is under way: the freeze before it holds again", err=True)
         frozen_s = _frozen_at_s(store, run)
         if frozen_s is not None and frozen_s <= at:
             raise ToolkitError(
