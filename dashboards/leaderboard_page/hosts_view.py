@@ -6,7 +6,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, NamedTuple
 
 from leaderboard_page.address import Address, link, with_view
@@ -88,8 +87,9 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
             keep_s=BENCH_KEEP_S if run.ended_at is None else 0.0,
         )
     for capture in store.runs(verb="capture", limit=NEWEST_RUNS):
-        captured = store.capture(capture.id) if capture.started_at <= until else None
-        if captured:
+        said = store.capture(capture.id) if capture.started_at <= until else None
+        if said and (said.get("to_ts") or 0) <= until:
+            captured = said
             break
     return Known(
         inventory=inventory(store, until),
@@ -150,16 +150,13 @@ def hosts_view(
     now: float,
     viewers: int,
 ) -> bytes:
-    """The whole page; of a frozen board's run it shows nothing that came after the freeze."""
-    run, until = None, inf
-    if found.feed is not None:
-        run, frozen_s = found.feed.run, found.feed.frozen_at_s
-        until = inf if frozen_s is None else frozen_s + 1.0
-    store = source.store
+    """The whole page; while the board of any run is frozen it shows nothing that came after that."""
+    run, store = found.feed and found.feed.run, source.store
     if store is None:
         return _bytes(feeding(found.trouble))
-    key = ("hosts", run and run.id, until)
     try:
+        until = source.public_until(now)
+        key = ("hosts", run and run.id, until)
         seen = source.once(key, now, lambda: known(source, store, until), keep_s=KEEP_S)
     except ToolkitError as error:
         return _bytes(feeding(sentence(error)))

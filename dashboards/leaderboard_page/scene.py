@@ -104,6 +104,10 @@ class Scene:
             return range(0)
         return self.reveal.covered(self.now, len(self.feed.revealed().standings))
 
+    @cached_property
+    def _public_until(self) -> float:
+        return self.source.public_until(self.now)
+
     @property
     def covered(self) -> range:
         """The table's covered places; a past moment has none, as it lies before the freeze."""
@@ -217,6 +221,7 @@ class Scene:
             self.pages if name == "board" else None,
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
+            self._public_until if name == "rest" else None,
         )
         markup = {
             "board": self._leaderboard,
@@ -306,17 +311,13 @@ class Scene:
     @cached_property
     def _ranks(self) -> Ranks:
         """Ranks over time, up to the moment that is looked at."""
-        ranks = self.feed.ranks(
+        return self.feed.ranks(
             window_s=self.window_s,
             rank_by=self.address.rank,
             honest=self.address.honest,
             step_s=self.step_s,
+            to_s=self.board.at_s,
         )
-        if self.board.at_s is not None:
-            count = sum(at <= self.board.at_s for at in ranks.times)
-            before = {name: of_host[:count] for name, of_host in ranks.ranks.items()}
-            ranks = Ranks(times=ranks.times[:count], ranks=before)
-        return ranks
 
     def _rank_chart(self, first: int = 0) -> Markup:
         """Of the hosts whose rows stand behind the `first` ones."""
@@ -403,10 +404,8 @@ class Scene:
         Behind a freeze stands only a capture that saw nothing later.
         """
         store, at_s = self.source.store, self.board.at_s
-        is_frozen = self.board.frozen_at_s is not None or bool(self._still_covered)
         latest = self.now if at_s is None or self.address.t is None else at_s
-        if is_frozen:
-            latest = min(latest, at_s or latest)
+        latest = min(latest, self._public_until)
         bench, summaries, captured = None, [], None
         if store is not None:
             begun = [run for run in store.runs(verb="bench", limit=10) if run.started_at <= latest]
@@ -418,7 +417,7 @@ class Scene:
                 )
             for run in store.runs(verb="capture", limit=10):
                 known = store.capture(run.id) if run.started_at <= latest else None
-                if known and not (is_frozen and (known.get("to_ts") or 0) > (at_s or 0)):
+                if known and (known.get("to_ts") or 0) <= self._public_until:
                     captured = known
                     break
         profile = str(self.run.plan.get("profile") or UNKNOWN)

@@ -15,8 +15,10 @@ from typing import TypeVar, cast
 from leaderboard_page.row_order import RowOrder
 from toolkit.board.feed import Feed
 from toolkit.board.follow import keep
+from toolkit.board.reveal import reveal_of
+from toolkit.board.standings import frozen_at_s
 from toolkit.errors import ToolkitError
-from toolkit.records import Run
+from toolkit.records import Event, Run
 from toolkit.store import Store
 
 EVERY_S = 0.4
@@ -62,6 +64,7 @@ class DatabaseSource:
         """The open database, also for what is no part of a blast: sightings and benches."""
         self._identity: tuple[int, int] | None = None
         self._feeds: dict[str, tuple[Feed, int]] = {}
+        self._events: dict[str, list[tuple[int, Event]]] = {}
         self._versions = 0
         self._reads: dict[str | None, tuple[float, ReadResult]] = {}
         self._built: dict[Hashable, tuple[Hashable, float, object]] = {}
@@ -100,19 +103,52 @@ class DatabaseSource:
             # and goes with its last reader.
             store = Store.open_readonly(self.path, busy_timeout_s=BUSY_TIMEOUT_S)
             self.store, self._identity, self._feeds = store, identity, {}
+            self._events = {}
         runs = tuple(store.runs(verb="blast", limit=MOST_RUNS))
         if not runs:
             return ReadResult(feed=None)
         chosen = next((run for run in runs if run.id == run_id), runs[0])
-        feed, version = self._feeds.get(chosen.id) or (Feed(store, chosen), 0)
-        if feed.refresh() or not version:
-            self._versions += 1
-            version = self._versions
-        keep(self._feeds, chosen.id, (feed, version), MOST_FEEDS)
+        feed, version = self._followed(store, chosen)
         trouble = None
         if run_id is not None and chosen.id != run_id:
             trouble = f"The run {run_id} is not in the database; this is the newest one."
         return ReadResult(feed=feed, runs=runs, version=version, trouble=trouble)
+
+    def _followed(self, store: Store, run: Run) -> tuple[Feed, int]:
+        feed, version = self._feeds.get(run.id) or (Feed(store, run), 0)
+        if feed.refresh() or not version:
+            self._versions += 1
+            version = self._versions
+        keep(self._feeds, run.id, (feed, version), MOST_FEEDS)
+        return feed, version
+
+    def public_until(self, now: float) -> float:
+        """Where what is of no single run stops, as sightings are: at the earliest freeze of any; inf: nothing is frozen.
+
+        A reveal lifts a freeze once its last place is uncovered. Raises ToolkitError.
+        """
+        with self._lock:
+            store = self.store
+            if store is None:
+                return inf
+            key = ("public until", self._identity)
+            return self.once(key, now, lambda: self._public_until(store, now), keep_s=EVERY_S)
+
+    def _public_until(self, store: Store, now: float) -> float:
+        until = inf
+        for run in store.runs(verb="blast"):
+            noted = self._events.setdefault(run.id, [])
+            noted += store.events(run.id, after_row=noted[-1][0] if noted else 0)
+            events = [event for _, event in noted]
+            frozen_s, reveal = frozen_at_s(events), reveal_of(events)
+            # hosts that are not ranked have no place: only where that matters are the standings read
+            if reveal is not None and reveal.covered(now, len(store.hosts_of(run.id))):
+                feed, _ = self._followed(store, run)
+                if reveal.covered(now, len(feed.revealed().standings)):
+                    frozen_s = reveal.frozen_s
+            if frozen_s is not None:
+                until = min(until, frozen_s + 1.0)
+        return until
 
     def forget(self) -> None:
         """Let the next viewer read anew: something was just written."""

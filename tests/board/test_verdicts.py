@@ -229,6 +229,8 @@ def test_a_first_token_trick_leads_but_not_on_the_honest_board() -> None:
     assert board.standings[0].score == 1.0
     assert feed.ranks(honest=True).ranks.keys() == {"b", "c"}
     assert feed.ranks().ranks.keys() == {"short", "b", "c"}
+    # as they were judged then, when nobody was yet
+    assert feed.ranks(honest=True, to_s=START_S + 19).ranks == {}
     # until all was compared nobody stands there, and everybody on the other one
     early = feed.board(at_s=START_S + 19, honest=True)
     assert early.standings == ()

@@ -13,7 +13,8 @@ from support.page_app import again, hosts, opened, page
 from support.page_html import Node
 from support.prepared import AT, CUT, LOW, OPEN
 
-from toolkit.records import Event
+from toolkit.board.reveal import Terms
+from toolkit.records import Event, Run
 from toolkit.store import Store
 from toolkit.units import time_of_day
 
@@ -212,3 +213,41 @@ def test_behind_a_freeze_no_later_snapshot_is_shown(database: Path) -> None:
     assert cells(app, "alice")["KV blocks"] == "4,096"
     shown = page(app).one("li", class_="seen").text
     assert time_of_day(AT) in shown
+
+
+def test_until_the_last_place_is_uncovered_no_link_shows_what_came_after_the_freeze_of_any_run(
+    database: Path,
+) -> None:
+    prepared.scouted(database)
+    feeder.begin(database, "older", started_s=feeder.BEGAN - 600, seconds=60)
+    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=120)
+    frozen_at = feeder.BEGAN + 60.5
+    with Store.open(database) as store:
+        store.add_event(Event(run=feeder.RUN, at=frozen_at, kind="freeze"))
+        store.add_sightings([prepared.host("alice", 1, frozen_at + 40, num_gpu_blocks=7)])
+        for run, from_s, requests in (("c1", -30, 1111), ("c2", -20, 2222)):
+            at = frozen_at + from_s
+            store.add_run(Run(id=run, verb="capture", started_at=at))
+            # the second one went on past the freeze
+            span = {"from_ts": at, "to_ts": at + 10 * int(run[1]) ** 3}
+            store.set_capture(run, {"requests": requests, "top": [], **span})
+
+    def shown() -> list[tuple[str | None, str, bool]]:
+        found = []
+        for run in ("older", feeder.RUN):
+            app = opened(view="hosts", run=run)
+            beside = "requests captured 2,222" in page(opened(run=run)).text
+            found.append((cells(app, "alice")["KV blocks"], card(app, "captured")[0], beside))
+        return found
+
+    hidden = [("4,096", "1,111", False)] * 2
+    assert shown() == hidden
+    terms = Terms(every_s=None, top=1)
+    with Store.open(database) as store:
+        store.add_event(
+            Event(run=feeder.RUN, at=frozen_at + 100, kind="reveal", text=terms.written())
+        )
+    assert shown() == hidden
+    with Store.open(database) as store:
+        store.add_event(Event(run=feeder.RUN, at=frozen_at + 101, kind="uncover"))
+    assert shown() == [("7", "2,222", True)] * 2

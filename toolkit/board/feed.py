@@ -317,13 +317,14 @@ class Feed:
         rank_by: RankBy = "rps",
         honest: bool = False,
         step_s: int = 10,
+        to_s: int | None = None,
     ) -> Ranks:
-        """Every host's rank at the end of every step, for the bump chart.
+        """Every host's rank at the end of every step, for the bump chart, up to `to_s` or the last second that may be seen.
 
-        The honest one lacks those who are left out now, all the way: nobody enters or leaves in the middle.
+        The honest one lacks those who are left out then, all the way: nobody enters or leaves in the middle.
         """
         with self._read() as follow:
-            end_s = self._seen_until(None)
+            end_s = self._seen_until(to_s)
             rows = self._ranked_rows(self._judge.verdicts(window_s, end_s), honest=honest)
             names = [host.name for host in follow.hosts.values()]
             ranked = {row: names[row] for row in rows}
