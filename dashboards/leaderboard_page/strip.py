@@ -51,12 +51,12 @@ def strip(
     # The event's clock runs on behind a freeze, and between two ticks by itself (live.js). Where no more seconds are measured
     # it stands still, as the load has.
     if replayed:
-        clock = _running(end - run.started_at, None, runs=False)
+        clock = _running(run, end - run.started_at, None, runs=False)
     else:
         measured = run.started_at if measured_s is None else measured_s + 1.0
         runs = not board.ended and now - measured <= STALE_S
         passed_s = (max(now, measured) if runs else measured) - run.started_at
-        clock = _running(passed_s, None if board.ended else planned_s(run), runs=runs)
+        clock = _running(run, passed_s, None if board.ended else planned_s(run), runs=runs)
     begin_s = end - min(board.window_s, board.elapsed_s)
     window = UNKNOWN if at_s is None else f"{time_of_day(begin_s)}-{time_of_day(end)}"
 
@@ -117,7 +117,7 @@ def title(run: Run, name: str) -> Markup:
     return tag("h1", name, tag("small", text), class_="title")
 
 
-def _running(passed_s: float, planned_s: float | None, *, runs: bool) -> Markup:
+def _running(run: Run, passed_s: float, planned_s: float | None, *, runs: bool) -> Markup:
     """How long the event has been on, and how long it will be."""
     class_ = "runs" if runs else None
     from_s = f"{passed_s:.1f}"
@@ -129,9 +129,12 @@ def _running(passed_s: float, planned_s: float | None, *, runs: bool) -> Markup:
             class_=class_,
             data_from=from_s,
             data_of=planned_s,
+            data_run=run.id,
         )
         left = tag("small", " ", counting, " left")
-    return Markup.joined((tag("span", stopwatch(passed_s), class_=class_, data_from=from_s), left))
+    return Markup.joined(
+        (tag("span", stopwatch(passed_s), class_=class_, data_from=from_s, data_run=run.id), left)
+    )
 
 
 def _item(
