@@ -65,6 +65,8 @@ class Blast:
         self._resumed = self._named = False
         self._local_hosts: dict[str, Sequence[tuple[str, str]]] = {}
         """Machine -> the hosts that are on it, name and address."""
+        self._marked: set[tuple[str, str]] = set()
+        """Those for which the run that is on is marked."""
 
     def listen(self, events: Any) -> None:
         """Have Locust call when something happens."""
@@ -133,9 +135,13 @@ class Blast:
 
     def _meet(self, name: str, found: Sequence[tuple[str, str]]) -> None:
         """Note which hosts are on a worker's machine; a worker that comes late spoils a run that is on."""
-        self._local_hosts[name] = found
-        if found and self._master is not None:
-            self._master.note("mark", f"{NOT_VALID}: {machine.sentence(found)}")
+        # two machines may have one name, and a worker greets until it is answered
+        known = self._local_hosts.get(name, ())
+        self._local_hosts[name] = list(dict.fromkeys((*known, *found)))
+        new = [each for each in found if each not in self._marked]
+        if new and self._master is not None:
+            self._marked.update(new)
+            self._master.note("mark", f"{NOT_VALID}: {machine.sentence(new)}")
 
     def _refuse_form(self) -> Any:
         """Answer a web form that makes no sense, before Locust acts on it."""
@@ -197,6 +203,7 @@ class Blast:
         # the machines that make the load, which Locust's ids begin with, and the hosts that stand on them
         machines = sorted({client_id.rpartition("_")[0] for client_id in workers})
         not_valid = options.non_neutral
+        self._marked = set()
         if not_valid is None:
             own = socket.gethostname()
             if own in machines and own not in self._local_hosts:
@@ -204,6 +211,7 @@ class Blast:
             here = dict.fromkeys(
                 found for name in machines for found in self._local_hosts.get(name, ())
             )
+            self._marked.update(here)
             not_valid = machine.sentence(list(here)) if here else None
             if not_valid:
                 say(f"Not valid for ranking: {not_valid}; the run is marked as such")

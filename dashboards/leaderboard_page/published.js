@@ -7,7 +7,7 @@ const part = (name) => main.querySelector(`[data-part="${name}"]`);
 const byId = (id) => document.getElementById(id);
 let state = JSON.parse(main.dataset.state);
 let skewMs = 0; // the web server's clock minus this one's
-let frames = null;
+let replay = null; // or the promise of it: a slider that is drawn asks for it many times
 let playing = 0;
 let fast = part("fast").firstElementChild.innerHTML; // the newest, which a replay covers for a while
 
@@ -44,9 +44,9 @@ setInterval(watch, 1000);
 
 // --- new figures ---
 
-async function fetched(file) {
-  // asks with If-None-Match and If-Modified-Since, so that what is known is not sent again
-  const answer = await fetch(file, { cache: "no-cache" });
+async function fetched(file, mostS = 10) {
+  // asks with If-None-Match and If-Modified-Since, so that what is known is not sent again; one that stalls stops nothing
+  const answer = await fetch(file, { cache: "no-cache", signal: AbortSignal.timeout(1000 * mostS) });
   if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
   const saidMs = Date.parse(answer.headers.get("Date")) + 1000 * Number(answer.headers.get("Age") ?? 0);
   if (Math.abs(saidMs - Date.now() - skewMs) > 1500) skewMs = saidMs - Date.now();
@@ -60,7 +60,7 @@ async function follow() {
       const charts = live.charts === state.charts ? null : await fetched("charts.json");
       const { parts, ...now } = live;
       leaveReplay();
-      frames = null;
+      replay = null;
       byId("frames")?.remove(); // what came with the page is of the run before
       state = { ...now, charts: charts ? charts.charts : state.charts };
       putNewest({ ...parts, ...charts?.parts });
@@ -79,8 +79,18 @@ else if (!state.final) setTimeout(() => location.reload(), 1000 * everyS);
 
 // --- the replay ---
 
+// whether it is on screen: the replay may not have come through
 async function frame(number) {
-  frames ??= byId("frames") ? JSON.parse(byId("frames").textContent) : await fetched("replay.json");
+  let frames;
+  try {
+    // megabytes, where a server does not compress
+    replay ??= byId("frames") ? JSON.parse(byId("frames").textContent) : fetched("replay.json", 60);
+    frames = await replay;
+  } catch {
+    replay = null;
+    pause();
+    return false;
+  }
   const last = frames.frames.length - 1;
   const at = Math.min(number, last);
   byId("moment").value = at;
@@ -93,6 +103,7 @@ async function frame(number) {
     cursor.style.left = `${(100 * (frames.at[at] - frames.at[0])) / Math.max(1, frames.at[last] - frames.at[0])}%`;
   }
   if (at === last) pause();
+  return true;
 }
 
 function pause() {
@@ -115,7 +126,7 @@ byId("play").addEventListener("click", async () => {
   if (playing) return pause();
   const ended = !main.classList.contains("replaying") || Number(byId("moment").value) >= Number(byId("moment").max);
   byId("play").textContent = "Pause";
-  await frame(ended ? 0 : Number(byId("moment").value));
+  if (!(await frame(ended ? 0 : Number(byId("moment").value))) || playing) return;
   playing = setInterval(() => frame(Number(byId("moment").value) + 1), 500);
 });
 byId("moment").addEventListener("input", () => (pause(), frame(Number(byId("moment").value))));

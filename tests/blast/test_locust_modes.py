@@ -1,8 +1,11 @@
 """Locust's other ways: a web page, an open loop, phases; and what it refuses before anything is sent."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from support.locusts import (
     CAST,
     DATABASE,
     HOSTS,
+    LOCUSTFILE,
     all_sums,
     command,
     counted_everywhere,
@@ -235,6 +239,33 @@ def test_what_greets_from_another_machine_says_which_hosts_are_there(
         said, _ = running.communicate(timeout=60)
     assert "Not valid for ranking: `fp8` (127.0.0.1) and" in said
     assert newest(tmp_path).plan["non_neutral"].endswith("are on this machine")
+
+
+def test_two_machines_of_one_name_lose_no_mark_and_a_repeated_greeting_adds_none() -> None:
+    # in a process of its own: the import patches Python's sockets
+    program = """if True:
+        from types import SimpleNamespace
+        from blast_run import Blast
+        blast = Blast(None, [])
+        blast._master = SimpleNamespace(note=lambda *mark: print(*mark))
+        a, b = ("a", "10.0.0.1"), ("b", "10.0.0.2")
+        for found in ([a], [], [b], [a], [a, b]):
+            blast._meet("gpu", found)
+        print(blast._local_hosts)
+        """
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(LOCUSTFILE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert said.stdout.splitlines() == [
+        "mark not valid for ranking: `a` (10.0.0.1) is on this machine",
+        "mark not valid for ranking: `b` (10.0.0.2) is on this machine",
+        "{'gpu': [('a', '10.0.0.1'), ('b', '10.0.0.2')]}",
+    ]
 
 
 def test_without_a_list_the_one_host_is_loaded_and_without_any_it_says_so(

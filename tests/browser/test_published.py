@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from support import feeder
 from support.board_page import comes, fact, figure, frames_seen, hosts, until, watch_frames
 from support.browser import OpenTab, files_opened, overflow
@@ -127,6 +127,41 @@ def test_an_archive_replays_from_a_file_and_looks_right_wide_and_narrow(
             narrow = open_file(archive / "index.html", width=width, scheme=scheme)
             expect(narrow.page.locator("#board")).to_be_visible()
             assert overflow(narrow.page) == []
+
+
+def test_a_replay_that_stalls_is_given_up_and_asked_for_anew_once_for_all_moments(
+    archive: Path, open_tab: OpenTab
+) -> None:
+    with web_server(archive) as url:
+        tab = open_tab()
+        # a minute is a second here
+        tab.page.add_init_script(
+            "const wait = AbortSignal.timeout; AbortSignal.timeout = (ms) => wait.call(AbortSignal, ms / 60);"
+        )
+        asked: list[Route] = []
+
+        def stall_the_first(route: Route) -> None:
+            asked.append(route)
+            if len(asked) > 1:
+                route.continue_()
+
+        tab.page.route("**/replay.json", stall_the_first)
+        tab.page.goto(f"{url}/")
+        # as on a page that was open before the run was over
+        tab.page.evaluate("document.getElementById('frames').remove()")
+        play = tab.page.locator("#play")
+        play.click()
+        expect(play).to_have_text("Pause")
+        expect(play).to_have_text("Play")
+        assert (len(asked), hosts(tab)) == (1, AT_THE_END)
+        tab.page.evaluate(
+            """for (const at of [9, 19, 29, 39, 49]) {
+                document.getElementById("moment").value = at;
+                document.getElementById("moment").dispatchEvent(new Event("input"));
+            }"""
+        )
+        comes(tab, lambda: hosts(tab), AT_100_S)
+        assert (len(asked), fact(tab, "clock")) == (2, "1:40")
 
 
 def test_without_a_script_the_last_standings_stand(archive: Path, browser: Browser) -> None:

@@ -26,7 +26,7 @@ from support.page_app import (
     ranking,
 )
 
-from toolkit.board.reveal import Terms
+from toolkit.board.reveal import Terms, hashed, new_secret
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
@@ -467,3 +467,21 @@ def test_a_failure_before_anything_was_drawn_is_a_sentence(
         app = opened(host="h3", cmp="h1,h2")
         assert "is locked by another process. Wait." in page(app).one("p", class_="trouble").text
     assert len(hosts(again(app))) == 8
+
+
+def test_a_failure_on_the_presenters_page_is_a_sentence(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = new_secret()
+    note(blast, BEGAN + 60.5, "freeze")
+    terms = Terms(every_s=None, presenter=hashed(secret))
+    note(blast, BEGAN + 119.0, "reveal", terms.written())
+
+    def fail(*_: object, **__: object) -> None:
+        raise ToolkitError(f"`{blast}` is locked by another process", "Wait")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(Store, "parts", fail)
+        app = opened(kiosk="1", presenter=secret)
+        assert "is locked by another process. Wait." in html(app)
+    assert hosts(again(app)) == [None] * 8
