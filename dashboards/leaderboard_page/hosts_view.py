@@ -36,7 +36,8 @@ from toolkit.units import (
 KEEP_S = 1.5
 """A viewer who looks every 2 s gets a new reading, and fifty viewers one of the same."""
 BENCH_KEEP_S = 4.0
-"""While a bench runs, all its requests are counted anew: 10,000 take a quarter of a second."""
+KEEP_PER_REQUEST_S = 0.0005
+"""While a bench runs, all its requests are counted anew: 10,000 take a quarter of a second, a twentieth of the time."""
 NEWEST_RUNS = 10
 """Looked through for one that had begun by a moment."""
 MOST_NAMES = 4
@@ -80,11 +81,12 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
     run = next((run for run in benches if run.started_at <= until), None)
     if run is not None:
         (bench,) = listed(store, [run])
+        keep_s = max(BENCH_KEEP_S, KEEP_PER_REQUEST_S * bench.requests)
         ranking = source.once(
             ("bench so far", run.id),
             (run.ended_at, bench.requests),
             lambda: _ranking(store.shots(run.id), run, store.verdicts(run.id)),
-            keep_s=BENCH_KEEP_S if run.ended_at is None else 0.0,
+            keep_s=keep_s if run.ended_at is None else 0.0,
         )
     for capture in store.runs(verb="capture", limit=NEWEST_RUNS):
         said = store.capture(capture.id) if capture.started_at <= until else None

@@ -49,6 +49,8 @@ from toolkit.units import UNKNOWN
 
 SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
+KINDS_S = 20.0
+"""Of which kinds a host's errors are may be so old while a run goes on."""
 SPARK_POINTS = 30
 TURN_S = 12.0
 """A television shows one page of the table so long: ten rows can be read, and two dozen hosts come by in half a minute."""
@@ -381,7 +383,14 @@ class Scene:
             begin = feed.start_s - SIGHTED_BEFORE_S
             sightings = store.sightings_between(begin, at_s + 1, names=[name])
         density = feed.density(name, window_s=window_s, at_s=at_s, skip_limited=skips)
-        kinds = feed.error_kinds(name, window_s=window_s, at_s=at_s, skip_limited=skips)
+        # all hosts' rows of the window are read for it
+        seen = (self.address.t, self.board.frozen_at_s, bool(self._still_covered))
+        kinds = self.source.once(
+            ("kinds", self.run.id, name, window_s, skips, seen),
+            (at_s, self.read.version),
+            lambda: feed.error_kinds(name, window_s=window_s, at_s=at_s, skip_limited=skips),
+            keep_s=KINDS_S if at_s is None or at_s == self.feed.end_s else 0.0,
+        )
         charts = (
             heat_strip(feed.heat(name, step_s=self.step_s, to_s=at_s)),
             density_chart([density], styles=solid(self.styles, [name]), key="density"),

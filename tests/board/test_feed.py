@@ -193,6 +193,39 @@ def test_a_change_needs_a_scrape_before_it_which_may_be_before_the_run() -> None
 # other views
 
 
+def test_outages_count_what_a_worker_tells_late_and_read_settled_seconds_once() -> None:
+    reader = ListReader("a")
+    usual = {"run": RUN.id, "name": "a", "url": "http://a:8000", "worker": "w1", "kind": "ranked"}
+
+    def count(*seconds: int, **counts: int) -> None:
+        reader.counted.extend(
+            Tally(**usual, at_s=START_S + each, **counts)  # type: ignore[arg-type]
+            for each in seconds
+        )
+
+    reader.seconds(0, 1000)
+    count(*range(100), *range(120, 1000), ok=5)
+    count(*range(100, 120), errors=1)
+    feed = feed_of(reader)
+    for _ in range(2):
+        seconds, found = feed.outages("a")
+        assert [(each.from_s - START_S, each.to_s - START_S) for each in found] == [(100, 120)]
+        assert (sum(seconds.ok), sum(seconds.errors)) == (980 * 5, 20)
+    # 999 s - 300 s is settled: what came later counts, however long nobody asks
+    count(750, ok=7)
+    reader.seconds(1000, 2000)
+    feed.refresh()
+    reader.asked_from.clear()
+    assert sum(feed.outages("a")[0].ok) == 980 * 5 + 7
+    assert reader.asked_from == [START_S + 700]
+    # an earlier moment forgets nothing
+    assert sum(feed.outages("a", to_s=START_S + 109)[0].ok) == 100 * 5
+    assert feed.outages("a", to_s=START_S + 109)[0].end_s == START_S + 110
+    assert feed.outages("a", to_s=START_S - 9)[0].ok == ()
+    assert sum(feed.outages("a")[0].ok) == 980 * 5 + 7
+    assert reader.asked_from[-1] == START_S + 1700
+
+
 def test_error_kinds_are_those_of_the_window_the_most_frequent_first() -> None:
     reader = ListReader("a")
     reader.seconds(0, 100)

@@ -4,9 +4,12 @@ What is in the database is support/prepared.py's.
 """
 
 from itertools import product
+from math import inf
 from pathlib import Path
 
 import pytest
+from leaderboard_page.hosts_view import known
+from leaderboard_page.source import DatabaseSource
 from streamlit.testing.v1 import AppTest
 from support import feeder, prepared
 from support.page_app import again, hosts, opened, page
@@ -251,3 +254,29 @@ def test_until_the_last_place_is_uncovered_no_link_shows_what_came_after_the_fre
     with Store.open(database) as store:
         store.add_event(Event(run=feeder.RUN, at=frozen_at + 101, kind="uncover"))
     assert shown() == [("7", "2,222", True)] * 2
+
+
+def test_a_long_bench_that_is_on_is_counted_the_less_often_the_more_requests_it_has(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # at 20,000 requests, as many as 10 s; here at 20
+    monkeypatch.setattr("leaderboard_page.hosts_view.KEEP_PER_REQUEST_S", 0.5)
+    now = [1000.0]
+    source = DatabaseSource(database, clock=lambda: now[0])
+    with Store.open(database) as store:
+        store.add_run(Run(id="b1", verb="bench", started_at=AT))
+        store.add_shots(prepared.shots.uniques(20, run="b1", name="alice"))
+
+        def counted() -> list[str]:
+            return [one.name for one in known(source, store, inf).ranking]
+
+        assert counted() == ["alice"]
+        store.add_shots(prepared.shots.uniques(1, run="b1", name="bob"))
+        now[0] += 10.4
+        assert counted() == ["alice"]
+        now[0] += 0.2
+        assert sorted(counted()) == ["alice", "bob"]
+        # once it is over it is counted at once
+        store.add_shots(prepared.shots.uniques(1, run="b1", name="carol"))
+        store.end_run("b1", ended_at=AT + 30, client_ok=True)
+        assert sorted(counted()) == ["alice", "bob", "carol"]

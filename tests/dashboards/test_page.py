@@ -6,6 +6,7 @@ after N x 10 ms, N x (9 - N) x 10 tokens a second; h3 fails once a second; h8 is
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from leaderboard_page.address import USUAL, Address
@@ -26,6 +27,7 @@ from support.page_app import (
     ranking,
 )
 
+from toolkit.board.feed import Feed
 from toolkit.board.reveal import Terms, hashed, new_secret
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
@@ -204,6 +206,23 @@ def test_a_mark_in_the_chart_leads_to_its_story(blast: Path) -> None:
     # nothing happened then
     app.query_params["event"] = str(BEGAN + 61)
     assert page(again(app)).all("aside") == []
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_hosts_kinds_of_errors_are_read_once_for_all_who_have_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, kinds_of = list[str](), Feed.error_kinds
+
+    def counting(feed: Feed, name: str, **view: Any) -> dict[str, int]:
+        read.append(name)
+        return kinds_of(feed, name, **view)
+
+    monkeypatch.setattr(Feed, "error_kinds", counting)
+    for compared in ("h1", "h2"):
+        panel = page(opened(host="h3", cmp=compared)).one("aside", class_="panel")
+        assert "120" in panel.text
+    assert read == ["h3"]
 
 
 def test_seconds_in_which_the_load_generator_was_the_limit_are_left_out_on_demand(

@@ -28,6 +28,8 @@ class ListReader:
         self.shots: list[RequestRecord] = []
         self.sightings: list[Sighting] = []
         self.reads: list[str] = []
+        self.asked_from: list[int | None] = []
+        """The first second of each reading of tallies."""
         self.refuse: Exception | None = None
 
     # writing
@@ -139,6 +141,7 @@ class ListReader:
         to_s: int | None = None,
     ) -> list[Tally]:
         self._read("tallies", run_id)
+        self.asked_from.append(from_s)
         low = -(2**62) if from_s is None else from_s
         high = 2**62 if to_s is None else to_s
         return [

@@ -42,6 +42,8 @@ from toolkit.records import Event, Host, Run
 from toolkit.store import Store
 
 KEPT_BOARDS = 64
+LATE_S = 300
+"""So long after a second a worker that was silent may still tell what it counted in it."""
 
 
 class Feed:
@@ -54,6 +56,8 @@ class Feed:
         self._everything = everything
         self._lock = threading.RLock()
         self._boards: dict[tuple[object, ...], Board] = {}
+        self._settled: dict[str, RunSeconds] = {}
+        """Of each host that was asked for, the run's seconds of which no worker has more to tell."""
 
     def refresh(self) -> bool:
         """Read what is new; say whether anything was. Raises ToolkitError, and keeps what it knew."""
@@ -147,8 +151,19 @@ class Feed:
         """A host's seconds, from the run's first to `to_s` or the last that may be seen, and when it was down in them."""
         start_s, end_s = self.start_s, self._seen_until(to_s)
         self._row_of(name)
-        parts = self._follow.reader.tallies(self.run.id, name=name, kind="ranked", to_s=end_s)
-        seconds = course(parts, from_s=start_s, to_s=end_s + 1)
+        # a host's tallies lie among those of all others: only what may have come since the last time is read
+        settled = self._settled.get(name, RunSeconds(first_s=start_s, ok=(), errors=()))
+        count = max(0, min(len(settled.ok), end_s + 1 - start_s))
+        from_s = start_s + count
+        parts = self._follow.reader.tallies(
+            self.run.id, name=name, kind="ranked", from_s=from_s, to_s=end_s
+        )
+        new = course(parts, from_s=from_s, to_s=end_s + 1)
+        ok, errors = settled.ok[:count] + new.ok, settled.errors[:count] + new.errors
+        seconds = RunSeconds(first_s=start_s, ok=ok, errors=errors)
+        count = max(0, self._seen_until(None) + 1 - LATE_S - start_s)
+        if min(len(ok), count) > len(settled.ok):
+            self._settled[name] = replace(seconds, ok=ok[:count], errors=errors[:count])
         known = [
             each.at
             for each in self.events()
