@@ -30,9 +30,9 @@ def current() -> Address:
     """What is set: what the link says when it is new, else each widget's word."""
     state, link = st.session_state, st.query_params.to_dict()
     if "presenter" in link:
-        # out of the address bar, which a hall can read; this tab keeps what it may do
+        # this tab keeps what it may do; live.js takes the word out of the address bar, which a hall can read, and out of the
+        # browser's history, where it would stay if it were set from here
         state["presenter"] = link.pop("presenter")
-        st.query_params.from_dict(link)
     if state.get("link") != link:
         # the page was opened, a link of its own was followed, or the browser went back: widgets begin anew from there
         state["link"], state["address"] = link, parsed(link)
@@ -71,7 +71,9 @@ def remember(address: Address) -> None:
     st.session_state["address"] = address
     if parsed(st.query_params.to_dict()) != address:
         st.query_params.from_dict(query(address))
-    st.session_state["link"] = st.query_params.to_dict()
+    link = st.query_params.to_dict()
+    link.pop("presenter", None)
+    st.session_state["link"] = link
 
 
 def moment(address: Address, last_s: int | None) -> Address:

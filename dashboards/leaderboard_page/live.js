@@ -279,6 +279,11 @@ function listen() {
   document.documentElement.dataset.toolkit = "listens";
   document.addEventListener("click", clicked);
   document.addEventListener("keydown", pressed);
+  // the presenter's secret has reached the server: neither the address bar nor the history is to show it
+  const query = new URLSearchParams(location.search);
+  if (!query.has("presenter")) return;
+  query.delete("presenter");
+  history.replaceState(history.state, "", query.size ? `?${query}` : location.pathname);
 }
 
 export default function ({ data, parentElement }) {

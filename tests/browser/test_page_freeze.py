@@ -157,3 +157,6 @@ def test_the_presenters_key_moves_all_viewers_and_nobody_elses_does(
             comes(presenter, lambda: covered(presenter), left)
         expect(presenter.page.locator(".podium .leader .name")).to_have_text("h7")
         expect(presenter.page.locator(".presenter")).to_have_count(0)
+        # nor is it a step back in the browser's history
+        presenter.page.go_back()
+        assert "presenter" not in presenter.page.url
