@@ -157,6 +157,13 @@ def test_a_terminal_gets_no_escape_but_our_own_colours(
         ] == []
 
 
+LEADS_TO = """all => all.map(each => {
+    const address = each.getAttribute("href") ?? each.getAttribute("src")
+    return URL.canParse(address, document.baseURI) ? new URL(address, document.baseURI).hostname : ""
+})"""
+"""To which machine each link and each picture of a page leads."""
+
+
 def test_no_page_has_live_markup(hostile: tuple[Path, dict[int, str]]) -> None:
     folder, ids = hostile
     for words in (
@@ -183,7 +190,9 @@ def test_no_page_has_live_markup(hostile: tuple[Path, dict[int, str]]) -> None:
             page.wait_for_timeout(500)
             assert page.evaluate("window.owned") is None, address
             assert page.query_selector("#owned") is None, address
-            assert page.query_selector("[href*='owned.invalid'], [src*='owned.invalid']") is None
+            # a link to a host's own panel bears its name, as a word of the page's own address
+            leads = page.eval_on_selector_all("[href], [src]", LEADS_TO)
+            assert [each for each in leads if each.endswith("owned.invalid")] == []
         assert [each for each in asked if "owned.invalid" in each] == []
         assert dialogs == []
     assert "<script>window.owned" in MARKUP
