@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import feeder
 
 from toolkit.cli.blast.progress import StoredBlast
 from toolkit.cli.blast.verb import _show_end, resume_command, strain_of
@@ -104,3 +105,33 @@ def test_a_load_that_dies_before_a_closed_run_goes_on_is_a_failure_and_shows_no_
         # it is the new beginning that counts, at whatever moment a clock that was set back places it
         store.add_event(replace(start, at=9.0, kind="resume"))
         assert stored.has_begun()
+
+
+def test_the_last_table_tells_that_there_was_a_reveal_and_neither_its_terms_nor_its_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, began = tmp_path / "t.db", feeder.BEGAN
+    feeder.begin(database, "r1", started_s=began, seconds=30)
+    with Store.open(database) as store:
+        stored = StoredBlast(store, "r1", window_s=900.0)
+        for at, kind in ((0, "start"), (10, "freeze"), (11, "reveal"), (12, "uncover")):
+            text = '{"presenter": "abc"}' if kind == "reveal" else ""
+            store.add_event(Event(run="r1", at=began + at, kind=kind, text=text))
+        store.end_run("r1", ended_at=began + 30, client_ok=True)
+        code = _show_end(
+            store,
+            stored,
+            0,
+            [],
+            was_stopped=True,
+            database=database,
+            not_neutral=None,
+            again="toolkit blast --resume r1",
+            as_json=False,
+            is_demo=False,
+        )
+    shown = capsys.readouterr().out
+    assert code == 130
+    assert "reveal" in shown
+    assert "uncover" not in shown
+    assert "presenter" not in shown
