@@ -134,7 +134,8 @@ def test_no_body_costs_four_times_a_plain_one() -> None:
     ends = time.monotonic() + SECONDS
     kinds: Counter[str] = Counter()
     worst, slow, total = (0.0, b""), [], 0
-    while time.monotonic() < ends:
+    # a machine that does much else has read one by then
+    while time.monotonic() < ends or not {"taken", "too many values"} <= kinds.keys():
         data = body(dice, dice.choice([70_000, MIB, 4 * MIB, 4 * MIB, 8 * MIB]))
         most = plain_s(max(4, round(len(data) / MIB)))
         for _ in range(3):
@@ -153,7 +154,6 @@ def test_no_body_costs_four_times_a_plain_one() -> None:
         f"{sum(kinds.values()):,} bodies, {total / MIB:,.0f} MiB: {dict(kinds)}; the dearest {worst}"
     )
     assert not slow, slow[:5]
-    assert min(kinds["taken"], kinds["too many values"]) > 0
 
 
 @pytest.mark.parametrize("field", ["prompt", "input", "z"])
