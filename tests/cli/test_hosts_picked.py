@@ -84,7 +84,7 @@ def test_who_is_meant(words: str, hosts: str) -> None:
         ("http://h:1/team-a/v1/models", 1, "`http://h:1/team-a/v1/models` is the address", "Drop the path: `http://h:1/team-a`"),
         ("http://h:1/metrics", 1, "`http://h:1/metrics` is the address", "Drop the path: `http://h:1`"),
         ("--hosts none.txt 10.0.0.4", 1, "`none.txt` cannot be read: no such file", "Put one host per line"),
-        ("/root/hosts.txt", 1, "`/root/hosts.txt` cannot be read: ", "Put one host per line"),
+        ("nowhere/hosts.txt", 1, "`nowhere/hosts.txt` cannot be read: no such file", "Put one host per line"),
         ("n" * 5_000, 1, f"`hosts.txt` has no host `{'n' * 5_000}`", "There are alice, bob, carol"),
     ],
 )  # fmt: skip
