@@ -346,6 +346,25 @@ def json_option(each: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     )
 
 
+def length_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--input-len` and `--output-len`, by vLLM's names, too."""
+    prompts = advanced(
+        "--input-len",
+        aliases=["--random-input-len"],
+        type=LENGTH,
+        metavar="TOKENS",
+        help="Random prompts of this many tokens: `512`, `256:1024`, `normal:512:64`.",
+    )
+    answers = advanced(
+        "--output-len",
+        aliases=["--random-output-len"],
+        type=LENGTH,
+        metavar="TOKENS",
+        help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
+    )
+    return prompts(answers(command))
+
+
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--insecure` and `--ca`."""
     trust = advanced("--ca", type=FILE, help="Also trust the certificates in this file.")

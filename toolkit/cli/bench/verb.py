@@ -24,11 +24,11 @@ from toolkit.cli.inputs import (
 )
 from toolkit.cli.options import (
     DURATION,
-    LENGTH,
     LEVELS,
     PROFILE,
     database_option,
     hosts_argument,
+    length_options,
     tls_options,
 )
 from toolkit.cli.output import to_stderr
@@ -107,20 +107,7 @@ LEVEL_KEYS = (
     show_default=True,
     help="What is asked; of embeddings only E2E is known.",
 )
-@advanced(
-    "--input-len",
-    aliases=["--random-input-len"],
-    type=LENGTH,
-    metavar="TOKENS",
-    help="Random prompts of this many tokens: `512`, `256:1024`, `normal:512:64`.",
-)
-@advanced(
-    "--output-len",
-    aliases=["--random-output-len"],
-    type=LENGTH,
-    metavar="TOKENS",
-    help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
-)
+@length_options
 @advanced(
     "--max-tokens",
     type=int,

@@ -20,12 +20,12 @@ from toolkit.cli.inputs import (
 )
 from toolkit.cli.options import (
     DURATION,
-    LENGTH,
     LONGEST_WINDOW_S,
     PROFILE,
     database_option,
     hosts_argument,
     hosts_words,
+    length_options,
     run_word,
     tls_options,
 )
@@ -92,20 +92,7 @@ KNOWN_RUNS = 5
     type=click.Choice(ENDPOINTS),
     help="What is asked; of embeddings only E2E is known.  [default: /v1/chat/completions]",
 )
-@advanced(
-    "--input-len",
-    aliases=["--random-input-len"],
-    type=LENGTH,
-    metavar="TOKENS",
-    help="Random prompts of this many tokens, no two equal: `512`, `256:1024`, `normal:512:64`.",
-)
-@advanced(
-    "--output-len",
-    aliases=["--random-output-len"],
-    type=LENGTH,
-    metavar="TOKENS",
-    help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
-)
+@length_options
 @advanced(
     "--mix", type=click.IntRange(0, 100), metavar="PERCENT", help="Share of streamed answers."
 )
