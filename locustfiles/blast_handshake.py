@@ -82,16 +82,18 @@ def answer_workers(
     runner: Any,
     hosts_hash: str,
     hosts: int,
-    meet: Callable[[str, Sequence[tuple[str, str]]], None],
+    note_local_hosts: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
-    """Let a master answer its workers' greetings; `meet` is told each one's machine and the hosts that are on it."""
+    """Let a master answer its workers' greetings; `note_local_hosts` gets each one's machine and the hosts on it."""
 
     def answer(environment: Any, msg: Any) -> None:  # noqa: ARG001 (Locust's signature)
         is_same = msg.data["hosts_hash"] == hosts_hash
         if not is_same:
             say(f"A worker was refused: {_unlike(msg.data['hosts'], hosts).message}")
         else:
-            meet(msg.data["machine"], [tuple(found) for found in msg.data["local_hosts"]])
+            note_local_hosts(
+                msg.data["machine"], [tuple(found) for found in msg.data["local_hosts"]]
+            )
         runner.server.send_to_client(
             Message(WELCOME, {"is_same": is_same, "hosts": hosts}, msg.node_id)
         )

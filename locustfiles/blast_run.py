@@ -70,10 +70,10 @@ class Blast:
 
     def listen(self, events: Any) -> None:
         """Have Locust call when something happens."""
-        # a user that ended by itself while the last answers were awaited is no error, of which Locust tells a line each
+        # a user that ended by itself while the last answers were awaited is no error; Locust would log a line for each
         ended = "While stopping users, we encountered a user that didn't have proper args"
         logging.getLogger("locust.runners").addFilter(
-            lambda told: not str(told.msg).startswith(ended)
+            lambda record: not str(record.msg).startswith(ended)
         )
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
@@ -111,7 +111,7 @@ class Blast:
             # a dead worker's users go on elsewhere, or hosts would no longer have the same number
             options.enable_rebalancing = True
             hosts = len(self._early.hosts)
-            answer_workers(runner, self._early.hosts_hash, hosts, self._meet)
+            answer_workers(runner, self._early.hosts_hash, hosts, self._note_local_hosts)
         if web_ui is not None:
             _require_password(web_ui)
             web_ui.app.before_request(self._refuse_form)
@@ -133,7 +133,7 @@ class Blast:
         word = profile or self._environment.profile or self._early.options.profile or PROFILE
         return plan_of(said, profile_source(word), self._early.hosts_hash)
 
-    def _meet(self, name: str, found: Sequence[tuple[str, str]]) -> None:
+    def _note_local_hosts(self, name: str, found: Sequence[tuple[str, str]]) -> None:
         """Note which hosts are on a worker's machine; a worker that comes late spoils a run that is on."""
         # two machines may have one name, and a worker greets until it is answered
         known = self._local_hosts.get(name, ())

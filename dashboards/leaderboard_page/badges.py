@@ -47,7 +47,7 @@ _PATHS = {
 }
 _FILLED = frozenset({"up", "down", "bolt"})
 ERROR_LEVELS = ((0.1, "over10"), (0.05, "over5"), (0.01, "over1"))
-"""An error rate above the share has this class of page.css: amber, a stronger amber, red."""
+"""An error rate above the share has this class of page.css: red, a strong amber, amber."""
 
 
 def icon(name: str) -> Markup:

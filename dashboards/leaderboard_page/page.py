@@ -22,7 +22,7 @@ from leaderboard_page.collector import keep_quiet
 from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.live import show, style
 from leaderboard_page.presenter import presenter_keys
-from leaderboard_page.scene import Scene, scene_of
+from leaderboard_page.scene import REST_S, Scene, scene_of
 from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
 from toolkit.board.standings import csv_of, usual_window_s
@@ -34,7 +34,6 @@ ICON = Path(__file__).parent / "icon.svg"
 """Drawn here: Streamlit fetches its own icons for a tab from the internet."""
 FAST_S = 2.0
 SLOW_S = 10.0
-REST_S = 30.0
 PLAY_S = 1.0
 CSV_COLUMNS = (
     "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"

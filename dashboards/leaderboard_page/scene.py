@@ -51,6 +51,8 @@ SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
 KINDS_S = 20.0
 """Of which kinds a host's errors are may be so old while a run goes on."""
+REST_S = 30.0
+"""Between two drawings of the bench, the workload and the method below the board."""
 SPARK_POINTS = 30
 TURN_S = 12.0
 """A television shows one page of the table so long: ten rows can be read, and two dozen hosts come by in half a minute."""
@@ -232,7 +234,9 @@ class Scene:
             "panel": self._panel,
             "rest": self._rest,
         }[name]
-        built = self.source.once(key, self.read.version, lambda: _bytes(markup()), keep_s=keep_s)
+        # a bench or a capture goes on while the run's own rows stay as they are
+        version = (self.read.version, floor(self.now / REST_S) if name == "rest" else None)
+        built = self.source.once(key, version, lambda: _bytes(markup()), keep_s=keep_s)
         return with_view(built, address)
 
     def _leaderboard(self) -> Markup:
@@ -421,8 +425,9 @@ class Scene:
             if begun:
                 bench = begun[0]
                 key = ("bench", bench.id)
+                version = bench.ended_at or floor(self.now / REST_S)
                 summaries = self.source.once(
-                    key, bench.ended_at, lambda: _summaries(store.shots(bench.id), bench)
+                    key, version, lambda: _summaries(store.shots(bench.id), bench)
                 )
             for run in store.runs(verb="capture", limit=10):
                 known = store.capture(run.id) if run.started_at <= latest else None

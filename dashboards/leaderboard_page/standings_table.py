@@ -173,7 +173,15 @@ def table(
         across = tag("td", text, colspan=len(FIGURES) + 4)
         divider = tag("tr", across, class_="divider", data_key="out")
         lines = [
-            _row(one, None, board.rank_by, bars, None, host_style(one.name, styles), None)
+            _row(
+                one,
+                None,
+                board.rank_by,
+                bars,
+                None,
+                host_style(one.name, styles),
+                (down_since or {}).get(one.name),
+            )
             for one in below
         ]
         out = tag("tbody", divider, lines, id="left-out")

@@ -250,7 +250,7 @@ def test_two_machines_of_one_name_lose_no_mark_and_a_repeated_greeting_adds_none
         blast._master = SimpleNamespace(note=lambda *mark: print(*mark))
         a, b = ("a", "10.0.0.1"), ("b", "10.0.0.2")
         for found in ([a], [], [b], [a], [a, b]):
-            blast._meet("gpu", found)
+            blast._note_local_hosts("gpu", found)
         print(blast._local_hosts)
         """
     said = subprocess.run(

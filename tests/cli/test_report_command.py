@@ -12,7 +12,7 @@ from support.shots import shot as timed
 from support.tallies import ALICE, BOB, S, sketch, tally
 
 from toolkit.cli import main
-from toolkit.records import ErrorCount, Event, Run, Seen, Verdict
+from toolkit.records import NOT_VALID, ErrorCount, Event, Run, Seen, Verdict
 from toolkit.sim.app import serve_in_thread
 from toolkit.store import Store
 
@@ -306,6 +306,12 @@ def test_the_plain_text_names_every_criterion_and_what_it_rests_on(store: Store)
         "64 users",
     ):
         assert word in result.stdout
+
+
+def test_a_late_workers_mark_alone_makes_a_run_not_valid(store: Store) -> None:
+    blasted(store)
+    store.add_event(Event(run=RUN, at=S + 9.0, kind="mark", text=f"{NOT_VALID}: `bob` is on it"))
+    assert "Not valid for ranking: bob is on it; " in run(RUN).stdout
 
 
 @pytest.mark.parametrize(

@@ -266,12 +266,12 @@ def test_a_dry_run_shows_no_secret_of_an_engines_environment() -> None:
 [[configurations]]
 name = "one"
 model = "m"
-env = { HF_TOKEN = "hf_geheim", TOKENIZERS_PARALLELISM = false, aws_secret_access_key = "geheim" }
+env = { HF_TOKEN = "hf_geheim", TOKENIZERS_PARALLELISM = false, aws_secret_access_key = "geheim", HTTPS_PROXY = "http://me:geheim@proxy:1" }
 """
     Path("a.toml").write_text(text)
     assert (
         '  HF_TOKEN="$HF_TOKEN" TOKENIZERS_PARALLELISM=false '
-        'aws_secret_access_key="$aws_secret_access_key" toolkit serve m\n'
+        'aws_secret_access_key="$aws_secret_access_key" HTTPS_PROXY="$HTTPS_PROXY" toolkit serve m\n'
     ) in run("a.toml", "--dry-run").stdout
     told = run("a.toml", "--dry-run", "--json").stdout
     assert json.loads(told)["serving"]["env"][0] == ["HF_TOKEN", "$HF_TOKEN"]

@@ -16,6 +16,7 @@ from toolkit.bench.counters import with_counters
 from toolkit.bench.plan import BenchPlan, requests_of, send_times
 from toolkit.bench.random_prompts import (
     CALIBRATION_S,
+    Lengths,
     NotCountedError,
     Words,
     calibration,
@@ -123,8 +124,9 @@ class HostRunner:
 
     async def prepare(self) -> None:
         """Learn how to make prompts of a wanted length, the round trip, and the counters as they stand before the load."""
-        if self.error is None and self._plan.input_len:
-            await self._learn_words()
+        lengths = read_lengths(self._plan.input_len or "")
+        if self.error is None and lengths:
+            await self._learn_words(lengths)
         if self.error is None:
             self._rtt_ms = await self.client.rtt_ms()
             try:
@@ -132,9 +134,7 @@ class HostRunner:
             except PageError as error:
                 self._no_counters = str(error)
 
-    async def _learn_words(self) -> None:
-        lengths = read_lengths(self._plan.input_len or "")
-        assert lengths is not None, "the plan was checked"
+    async def _learn_words(self, lengths: Lengths) -> None:
         steps, end_s = calibration(lengths), time.monotonic() + CALIBRATION_S
 
         async def counted(text: str) -> int | None:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
+from toolkit.bench.plan import MOST_TOKENS
 from toolkit.profiles import Prompt
 
-MOST_TOKENS = 10_000_000
 DEVIATIONS = 3
 """So many standard deviations from the mean a normal distribution is cut off: 3 draws of 1,000 would lie beyond."""
 FIRST = "Read"

@@ -43,7 +43,7 @@ from toolkit.store import Store
 
 KEPT_BOARDS = 64
 LATE_S = 300
-"""So long after a second a worker that was silent may still tell what it counted in it."""
+"""So long after a second a worker that was silent may still report what it counted in it."""
 
 
 class Feed:

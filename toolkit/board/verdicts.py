@@ -31,7 +31,7 @@ than counting."""
 MANY_HOSTS = 50
 """From twice as many hosts on the grid is coarser: 100 of 200 canaries each take 1.5 s of CPU, every 40 s."""
 MOST_PEERS = 20
-"""Whom a host is held against: a median of 20 others is as sure as that of 99, which took 100 hosts 3.5 s of CPU."""
+"""How many others a host is compared with: a median of 20 others is as sure as that of 99, which took 100 hosts 3.5 s of CPU."""
 LEAST_JUDGED_S = 120
 """A shorter window holds too few canaries and scrapes to show anything: answers and counters of the last two minutes are
 judged with it, though no failures, which are the window's own."""
@@ -122,7 +122,7 @@ class Judge:
                 records=canaries[name],
                 ledger=ledger,
                 host=host,
-                peers={other: canaries[other] for other in _next(list(hosts), name)},
+                peers={other: canaries[other] for other in _peers_of(list(hosts), name)},
                 rivals={
                     other: models
                     for other, models in served.items()
@@ -204,8 +204,8 @@ class Judge:
         return found
 
 
-def _next(names: Sequence[str], name: str) -> list[str]:
-    """Those who follow a host in the plan, and at its end those at its begin."""
+def _peers_of(names: Sequence[str], name: str) -> list[str]:
+    """The MOST_PEERS hosts that follow one in the plan, which goes on at its start."""
     place = names.index(name)
     return [*names[place + 1 :], *names[:place]][:MOST_PEERS]
 

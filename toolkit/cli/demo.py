@@ -12,7 +12,7 @@ import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.help_page import Command
-from toolkit.cli.output import folded, say
+from toolkit.cli.output import say
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -192,7 +192,7 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
         f"What they were (`toolkit sim list`): {', '.join(cast)}.",
         OWN_HOSTS,
     ):
-        click.echo(_wrapped(line))
+        say(f"   {line}".rstrip())
 
 
 def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: int) -> None:
@@ -302,12 +302,3 @@ def _headline(text: str) -> None:
     from toolkit.report.tables import screen
 
     screen().print(Text(text, style="bold"))
-
-
-def _wrapped(line: str) -> str:
-    """Indented, and folded for a terminal."""
-    import shutil
-
-    if not line or sys.stdout is None or not sys.stdout.isatty():
-        return f"   {line}".rstrip()
-    return folded(f"   {line}", shutil.get_terminal_size().columns)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.board.reveal import without_steps
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.inputs import host_from, open_input
 from toolkit.cli.named_run import chosen_run, verdicts_of
@@ -105,6 +104,7 @@ def command(
     if call_key_env and not call:
         raise click.UsageError("--call-key-env goes with --call")
     from toolkit.bench.summary import window_s
+    from toolkit.board.standings import why_not_valid
     from toolkit.plan.catalog import table
     from toolkit.records import RequestRecord
     from toolkit.store import Store
@@ -134,6 +134,9 @@ def command(
         verdicts = verdicts_of(store, found)
         serve = _stack_of(store, found)
         events = _events_of(store, found, serve, name)
+        # a worker that came late left a mark alone; a run of an earlier release its settings alone
+        not_valid = why_not_valid(event for _, event in store.events(found.id))
+        not_valid = not_valid or found.plan.get("non_neutral")
         refused = _rejected(store, found)
 
     by_host: dict[tuple[str, str], list[Tally | RequestRecord]] = {}
@@ -181,8 +184,8 @@ def command(
         notes.append(
             "The measuring machine was the limit for a part of the run: figures describe it, too."
         )
-    if plan.get("non_neutral"):
-        why = str(plan["non_neutral"]).replace("`", "")
+    if not_valid:
+        why = str(not_valid).replace("`", "")
         notes.append(f"Not valid for ranking: {why}; the load took CPU from what it measured.")
     if found.ended_at is None:
         notes.append("The run has no end: it is still running, or was cut off.")
@@ -303,6 +306,10 @@ def _stack_of(store: "Store", run: "Run") -> "Run | None":
 
 def _events_of(store: "Store", run: "Run", serve: "Run | None", name: str) -> "tuple[Event, ...]":
     """The run's own, and the stack's up to the run's end, in the order of time, each once; `name`: of this host alone."""
+    from toolkit.board.reveal import (
+        without_steps,  # its secrets' import takes 10 ms of every `--help`
+    )
+
     found = list(without_steps(event for _, event in store.events(run.id)))
     if name:
         found = [event for event in found if event.name in (None, name)]

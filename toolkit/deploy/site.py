@@ -257,6 +257,11 @@ def _chosen(port: int | None, where: str) -> int:
     return port
 
 
+def holds_secret(name: str, value: str) -> bool:
+    """Whether a variable of the environment is one that nobody else may read, by its name or as an address with a password."""
+    return bool(_SECRET.search(name) or _IN_ADDRESS.search(value))
+
+
 def _refuse_secrets(setting: EngineSetting) -> None:
     # `hf-token = true` only says that the one on the disk is to be used; `api-key` the stack file itself refuses
     flags = [
@@ -264,11 +269,7 @@ def _refuse_secrets(setting: EngineSetting) -> None:
         for name, value in setting.flags
         if isinstance(value, str) and (name == "hf-token" or _IN_ADDRESS.search(value))
     ]
-    variables = [
-        f"env.{name}"
-        for name, value in setting.env
-        if _SECRET.search(name) or _IN_ADDRESS.search(value)
-    ]
+    variables = [f"env.{name}" for name, value in setting.env if holds_secret(name, value)]
     model = ["model"] if _IN_ADDRESS.search(setting.model or "") else []
     for found in (*flags, *variables, *model):
         raise ToolkitError(

@@ -449,18 +449,18 @@ class BenchProgress:
 
     def steps(self) -> "list[str]":
         """What is done one after the other or side by side: each host, of a sweep each of its levels."""
+        levels = range(len(self._plan.concurrencies))
+        return [self._step(name, level) for level in levels for name in self._hosts]
+
+    def _step(self, name: str, level: int) -> str:
         levels = self._plan.levels
-        if not levels:
-            return list(self._hosts)
-        return [f"{name} ({level} at once)" for level in levels for name in self._hosts]
+        return f"{name} ({levels[level]} at once)" if levels else name
 
     def over(self, name: str, level: int, records: "Sequence[RequestRecord]") -> None:
         """A host has had all requests of a level; `level` counts from 0."""
-        levels = self._plan.levels
-        step = f"{name} ({levels[level]} at once)" if levels else name
         if self.waiting:
             ok = sum(record.ok for record in records)
-            self.waiting.done(step, f"{ok:,} of {len(records):,} answered")
+            self.waiting.done(self._step(name, level), f"{ok:,} of {len(records):,} answered")
 
     def figures(self, under_way: int) -> str:
         """How far it is, and `line`; `under_way` counts the requests that wait for an answer."""

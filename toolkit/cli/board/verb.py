@@ -237,12 +237,8 @@ def command(
     from toolkit.store import Store
 
     with waiting_for("Reading"), Store.open_readonly(database) as store:
-        if as_json and run_id is None and not store.runs(verb="blast", limit=1):
-            from toolkit.board.inventory import inventory
-
-            there = inventory(store)
-            print_json(asdict(there) | {"next": command_on(database, *there.next_step)})
-        feed = Feed(store, _run_of(store, run_id, database, at), everything=everything)
+        run = _run_of(store, run_id, database, at, as_json=as_json)
+        feed = Feed(store, run, everything=everything)
         board, events = ranked(feed), feed.events()
     if as_json:
         print_json_board(board)
@@ -349,6 +345,7 @@ def reveal(
     """
     from toolkit.board.feed import Feed
     from toolkit.board.reveal import Terms, hashed, new_secret
+    from toolkit.cli.leaderboard import PORT, page_url
     from toolkit.store import Store
 
     chosen = [
@@ -389,11 +386,12 @@ def reveal(
             say(f"Pages uncover a place every {spoken(every)}, the last one first", err=True)
             return
         click.echo(f"Covered: pages of run {run.id} wait for the presenter's key", err=True)
+        address = page_url(PORT)
         say(
-            "The presenter's link, with your leaderboard's address in place of 127.0.0.1:8501:",
+            f"The presenter's link, with your leaderboard's address in place of {address}:",
             err=True,
         )
-        click.echo(f"http://127.0.0.1:8501/?kiosk=1&presenter={secret}")
+        click.echo(f"{address}/?kiosk=1&presenter={secret}")
         say(
             "Space, Enter, an arrow or a clicker's Page Down uncovers the next place there",
             err=True,
@@ -449,10 +447,17 @@ def _uncover(store: "Store", feed: "Feed") -> None:
     click.echo(f"Place {place}: {one.name}, {figure(one, board.rank_by)}", err=True)
 
 
-def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None = None) -> Run:
+def _run_of(
+    store: "Store",
+    run_id: str | None,
+    database: Path,
+    at: float | None = None,
+    *,
+    as_json: bool = False,
+) -> Run:
     """The run that is named, else the newest blast, or the newest that had begun by a moment.
 
-    Raises ToolkitError when there is none.
+    Raises ToolkitError when there is none, and says what else there is, with `as_json` as an object, too.
     """
     from toolkit.cli.named_run import chosen_run
 
@@ -460,6 +465,8 @@ def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None
         from toolkit.board.inventory import inventory
 
         there = inventory(store)
+        if as_json:
+            print_json(asdict(there) | {"next": command_on(database, *there.next_step)})
         if there.words:
             raise ToolkitError(
                 f"`{database}` holds no blast yet, only {there.words}",

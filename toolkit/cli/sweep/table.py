@@ -1,6 +1,5 @@
 """How `toolkit sweep` shows what it found, and what it would do: tables for people, or JSON lines."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,6 +8,7 @@ from rich.text import Text
 
 from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep.plan import impossible_in
+from toolkit.deploy.site import holds_secret
 from toolkit.report.tables import Column, screen
 from toolkit.tuning.figures import figure, metric
 from toolkit.tuning.sweep import estimate_s
@@ -23,9 +23,6 @@ from toolkit.tuning.sweep_table import (
     progression,
 )
 from toolkit.units import span
-
-SECRET = re.compile(r"(?:KEYS?|TOKEN|SECRETS?|PASSWORDS?)(?![A-Z])", re.IGNORECASE)
-"""In the name of a variable whose value no screen shows: HF_TOKEN, but not TOKENIZERS_PARALLELISM."""
 
 
 def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
@@ -172,8 +169,8 @@ def _command(one: Configuration, *, sim: bool) -> str | None:
         words += ["--set", f"{name}={text}"]
     before = [
         # the shell's own stands for a secret
-        f'{name}="{value}"' if SECRET.search(name) else f"{name}={shlex.quote(value)}"
-        for name, value in _shown_env(serving)
+        f'{name}="${name}"' if holds_secret(name, value) else f"{name}={shlex.quote(value)}"
+        for name, value in serving.env
         if kind == "serve"
     ]
     return " ".join([*before, shlex.join(words)])
@@ -182,5 +179,5 @@ def _command(one: Configuration, *, sim: bool) -> str | None:
 def _shown_env(serving: Serving) -> tuple[tuple[str, str], ...]:
     """Its variables, with `$NAME` for the value of a secret."""
     return tuple(
-        (name, f"${name}" if SECRET.search(name) else value) for name, value in serving.env
+        (name, f"${name}" if holds_secret(name, value) else value) for name, value in serving.env
     )
