@@ -75,19 +75,15 @@ class Judge:
         follow, run = self._follow, self._follow.run.id
         from_s = max(follow.start_s, at_s - window_s + 1)
         read_from_s = min(from_s, max(follow.start_s, at_s - LEAST_JUDGED_S + 1))
-        shots = [
-            shot
-            for shot in follow.reader.shots_between(run, read_from_s, at_s + 1)
-            if (ended := ended_at(shot)) is not None and ended < at_s + 1
-            if shot.ok or (shot.sent_at or 0.0) >= from_s
-        ]
         hosts = {host.name: host for host in follow.hosts.values()}
-        canaries = aligned(
-            {
-                name: [shot for shot in shots if (shot.name, shot.url) == (name, host.url)]
-                for name, host in hosts.items()
-            }
-        )
+        shots: dict[str, list[RequestRecord]] = {name: [] for name in hosts}
+        for shot in follow.reader.shots_between(run, read_from_s, at_s + 1):
+            host, ended = hosts.get(shot.name), ended_at(shot)
+            if host is None or host.url != shot.url or ended is None or ended >= at_s + 1:
+                continue
+            if shot.ok or (shot.sent_at or 0.0) >= from_s:
+                shots[shot.name].append(shot)
+        canaries = aligned(shots)
         comparisons, engines = self._compared(max(window_s, LEAST_JUDGED_S), at_s, shots)
         scrapes = follow.scrapes(from_s, at_s + 1)
         # What it served at any time counts as served, the newest first: who swaps between two scrapes is accused for what
@@ -139,14 +135,14 @@ class Judge:
         return verdicts
 
     def _compared(
-        self, window_s: int, at_s: int, canaries: Sequence[RequestRecord]
+        self, window_s: int, at_s: int, canaries: Mapping[str, Sequence[RequestRecord]]
     ) -> tuple[dict[str, Comparison], dict[str, tuple[str, ...]]]:
         """What each host's counters say of its answers, and which hosts are addresses of one engine."""
         follow = self._follow
         from_s = max(follow.start_s, at_s - window_s + 1)
         to_end = follow.run.ended_at is not None and at_s == follow.end_s()
         scrapes = follow.scrapes(from_s, at_s + 1)
-        users = follow.most_users(from_s, at_s) if canaries else None
+        users = follow.most_users(from_s, at_s) if any(canaries.values()) else None
         rises, comparisons = {}, {}
         for name, of_host in scrapes.items():
             rise = longest_rise(
@@ -174,7 +170,7 @@ class Judge:
             cache_known=count["cache_told"] + count["cache_judged"],
             cache_hits=count["cache_hits"] + count["cache_inferred"],
             in_flight=-(-(users or 0) // len(follow.hosts)),
-            max_tokens=max(shot.max_tokens for shot in canaries),
+            max_tokens=max(shot.max_tokens for shots in canaries.values() for shot in shots),
         )
         rows = {host.name: row for row, host in enumerate(follow.hosts.values())}
         # two engines may be set and started alike, so one's counters must also move by more than was sent to it
@@ -188,7 +184,7 @@ class Judge:
             comparisons[name] = compared(
                 rise,
                 sent.to([rows[each] for each in addresses]),
-                [shot for shot in canaries if shot.name in addresses],
+                [shot for each in addresses for shot in canaries[each]],
                 partial(self._canaries_ended, addresses, *rise.around),
             )
         return comparisons, engines
