@@ -96,7 +96,8 @@ def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could
     (verdict,) = plain["words"]["verdicts"]
     assert "`/metrics`" in verdict["evidence"]
     assert "left out  words: it was not judged" in text
-    assert verdict["evidence"] in text
+    # for people the codes in it are words
+    assert verdict["evidence"].replace("_", " ") in text.replace("_", " ")
     assert "same engine as gateway" in plain["gptq-int4"]["verdicts"][1]["evidence"]
 
 
