@@ -4,6 +4,7 @@ A missing number is None, never 0 or -1. Standard library only; no I/O, no clock
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -278,6 +279,20 @@ class Verdict:
     """`high`: independent kinds of evidence agree, or a count that allows no other reading. `medium`: one kind of
     evidence. `low`: a hint."""
     evidence: str
+
+    @property
+    def because(self) -> str:
+        """The evidence as people read it: the codes of what could not be judged are words there.
+
+        They stand only before the colon of each part: `hidden_backend and saturated: reason; ...`.
+        """
+        if self.code != "not_judged":
+            return self.evidence
+        return re.sub(
+            "(?:^|; )[a-z_, ]+(?=: )",
+            lambda codes: codes[0].replace("most codes", "most verdicts").replace("_", " "),
+            self.evidence,
+        )
 
 
 MOST_ERRORS = 0.1

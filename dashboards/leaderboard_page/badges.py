@@ -1,6 +1,5 @@
 """What explains a host's figures, in a word: the badge of each verdict, its tone and sign, and the list of their evidence."""
 
-import re
 from collections.abc import Iterable
 
 from toolkit.bench.summary import HostSummary
@@ -25,10 +24,6 @@ _BADGES = {
     "same_engine": ("same engine", "quiet", "info"),
     "not_judged": ("not judged", "quiet", "info"),
 }
-_OPEN_CODES = {code: word for code, (word, _, _) in _BADGES.items()} | {
-    "most codes": "most verdicts"
-}
-_CODES = re.compile(rf"\b({'|'.join(_OPEN_CODES)})\b")
 MOST_OPEN = 5
 """Lines of evidence that are shown without being asked for."""
 # Signs as inline SVG: nothing is loaded, and no font is asked for a glyph it may lack.
@@ -66,21 +61,9 @@ def badge(verdict: Verdict) -> Markup:
     """One verdict in a word; its evidence stands in the tooltip and in the list below the table."""
     unknown = (verdict.code.replace("_", " "), "warn", "warning")
     word, tone, sign = _BADGES.get(verdict.code, unknown)
-    title = f"{because(verdict)} (confidence: {verdict.confidence})"
+    title = f"{verdict.because} (confidence: {verdict.confidence})"
     return tag(
         "span", icon(sign), word, class_=f"badge {tone}", data_code=verdict.code, title=title
-    )
-
-
-def because(verdict: Verdict) -> str:
-    """Its evidence; what could not be judged has the badges' words there, not the codes."""
-    if verdict.code != "not_judged":
-        return verdict.evidence
-    # codes stand only before the colon of each part: `hidden_backend and saturated: reason; ...`
-    return re.sub(
-        r"(^|; )([a-z_, ]+)(?=: )",
-        lambda part: part[1] + _CODES.sub(lambda code: _OPEN_CODES[code[0]], part[2]),
-        verdict.evidence,
     )
 
 
@@ -98,7 +81,7 @@ def evidence(
             "li",
             tag("b", one.name, class_="name", data_host=one.name),
             badge(verdict),
-            tag("span", because(verdict), class_="because"),
+            tag("span", verdict.because, class_="because"),
             tag("span", f"confidence: {verdict.confidence}", class_="sure"),
             data_key=f"{one.name}/{verdict.code}/{number}",
         )

@@ -9,7 +9,7 @@ from math import floor, inf
 from typing import Any
 
 from leaderboard_page.address import MOST_COMPARED, link, story_link, written_names
-from leaderboard_page.badges import badge, because, spoken
+from leaderboard_page.badges import badge, spoken
 from leaderboard_page.charts import host_style, sentence
 from leaderboard_page.standings_table import FIGURES
 from toolkit.bench.summary import HostSummary
@@ -133,7 +133,7 @@ def host_panel(
                 tag(
                     "li",
                     badge(each),
-                    tag("span", because(each), class_="because"),
+                    tag("span", each.because, class_="because"),
                     tag("span", f"confidence: {each.confidence}", class_="sure"),
                 )
                 for each in accused

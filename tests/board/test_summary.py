@@ -136,7 +136,7 @@ def test_a_leader_that_fails_or_was_not_judged_is_said_to_be_so() -> None:
         code="not_judged", confidence="high", evidence="most codes: too early, so far"
     )
     assert sentences(standing(1, "a", 5, unjudged))[0] == (
-        "a leads with 5 RPS, but it was not judged (most codes: too early)."
+        "a leads with 5 RPS, but it was not judged (most verdicts: too early)."
     )
 
 

@@ -95,7 +95,8 @@ def test_why_a_host_was_not_judged_is_told_and_who_was_is_clean() -> None:
     told = shown(
         replace(board, standings=tuple(replace(e, verdicts=(unread,)) for e in board.standings))
     )
-    assert f"not judged (high)  alice, bob: {why}" in told
+    words = "foreign traffic and hidden backend: nobody has looked at its counters"
+    assert f"not judged (high)  alice, bob: {words}" in told
     clean = Verdict(code="clean", confidence="medium", evidence="nothing speaks against it")
     judged = tuple(replace(each, verdicts=(clean,)) for each in board.standings)
     assert "not judged" not in shown(replace(board, standings=judged))

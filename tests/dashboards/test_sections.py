@@ -130,8 +130,8 @@ def test_evidence_comes_first_and_says_when_nothing_was_found() -> None:
     assert "truncated 1 token of 128 confidence: high" in first.text
     gaps = "foreign_traffic and hidden_backend: no `inflated_usage`; response_cache: too few"
     unjudged = facts(one=standing("a", verdicts=(verdict("not_judged", gaps),)))
-    # the badges' words stand for the codes, and the reasons as they are
-    words = "others' traffic and hidden backend: no `inflated_usage`; cached: too few"
+    # the codes in words, and the reasons as they are
+    words = "foreign traffic and hidden backend: no `inflated_usage`; response cache: too few"
     assert f"not judged {words} confidence: high" in unjudged.text
     cleared = facts(one=standing("a", verdicts=(verdict("clean", "twins differ"),)))
     assert "No anomaly found: twins differ" in cleared.text

@@ -46,7 +46,7 @@ def summary(
     elif first.trouble:
         lead += f", though {first.error_rate or 0:.0%} of its requests failed."
     elif unjudged:
-        lead += f", but it was not judged ({first_clause(unjudged.evidence)})."
+        lead += f", but it was not judged ({first_clause(unjudged.because)})."
     else:
         lead += ", and no anomaly was found."
 

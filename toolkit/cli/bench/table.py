@@ -130,7 +130,7 @@ def why_sentences(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, st
             if verdict.code not in PLAIN:
                 title = f"{title} ({verdict.confidence})"
             if verdict.code != "clean":
-                yield one.name, title, verdict.evidence
+                yield one.name, title, verdict.because
 
 
 def fastest(figures: Sequence[HostSummary]) -> str | None:
