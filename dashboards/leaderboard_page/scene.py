@@ -110,7 +110,7 @@ class Scene:
 
     @cached_property
     def _public_until(self) -> float:
-        return self.source.public_until(self.now)
+        return self.source.public_until(self.now, self.run.id)
 
     @property
     def covered(self) -> range:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TypeVar, cast
@@ -33,6 +34,8 @@ MOST_ORDERS = 64
 """Boards whose rows are followed: runs, windows and rankings that somebody has open."""
 MOST_BUILT = 256
 """Pieces of HTML kept: a few dozen settings of a few dozen kB."""
+FREEZE_HOLDS_S = 86_400.0
+"""So long after its run's last second a freeze still holds back what is not of that run."""
 PRESENT_S = 15.0
 """A viewer who did not refresh for this long has gone."""
 
@@ -122,25 +125,33 @@ class DatabaseSource:
         keep(self._feeds, run.id, (feed, version), MOST_FEEDS)
         return feed, version
 
-    def public_until(self, now: float) -> float:
+    def public_until(self, now: float, run_id: str | None = None) -> float:
         """Where what is of no single run stops, as sightings are: at the earliest freeze of any; inf: nothing is frozen.
 
-        A reveal lifts a freeze once its last place is uncovered. Raises ToolkitError.
+        A reveal lifts a freeze once its last place is uncovered. One that nobody lifts holds for a day after its run, lest it
+        hide the next contest; beside that run itself, which is `run_id` on its page, for good. Raises ToolkitError.
         """
         with self._lock:
             store = self.store
             if store is None:
                 return inf
-            key = ("public until", self._identity)
-            return self.once(key, now, lambda: self._public_until(store, now), keep_s=EVERY_S)
+            key = ("public until", self._identity, run_id)
+            build = partial(self._public_until, store, now, run_id)
+            return self.once(key, now, build, keep_s=EVERY_S)
 
-    def _public_until(self, store: Store, now: float) -> float:
+    def _public_until(self, store: Store, now: float, run_id: str | None) -> float:
         until = inf
         for run in store.runs(verb="blast"):
             noted = self._events.setdefault(run.id, [])
             noted += store.events(run.id, after_row=noted[-1][0] if noted else 0)
             events = [event for _, event in noted]
             frozen_s, reveal = frozen_at_s(events), reveal_of(events)
+            if frozen_s is None and reveal is None:
+                continue
+            # a run that was killed never said its end
+            over_s = store.last_second(run.id) or run.started_at
+            if run.id != run_id and now - over_s > FREEZE_HOLDS_S:
+                continue
             # hosts that are not ranked have no place: only where that matters are the standings read
             if reveal is not None and reveal.covered(now, len(store.hosts_of(run.id))):
                 feed, _ = self._followed(store, run)

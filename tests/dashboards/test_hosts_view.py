@@ -3,6 +3,7 @@
 What is in the database is support/prepared.py's.
 """
 
+import time
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -207,10 +208,11 @@ def test_a_blast_turns_the_page_into_the_leaderboard_and_the_link_shows_the_host
 
 def test_behind_a_freeze_no_later_snapshot_is_shown(database: Path) -> None:
     prepared.scouted(database)
-    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=120)
+    began = int(time.time()) - 600
+    feeder.begin(database, feeder.RUN, started_s=began, seconds=120)
     with Store.open(database) as store:
-        store.add_event(Event(run=feeder.RUN, at=feeder.BEGAN + 60.5, kind="freeze"))
-        later = prepared.host("alice", 1, feeder.BEGAN + 100.0, num_gpu_blocks=7)
+        store.add_event(Event(run=feeder.RUN, at=began + 60.5, kind="freeze"))
+        later = prepared.host("alice", 1, began + 100.0, num_gpu_blocks=7)
         store.add_sightings([later])
     app = opened(view="hosts")
     assert cells(app, "alice")["KV blocks"] == "4,096"
@@ -222,9 +224,10 @@ def test_until_the_last_place_is_uncovered_no_link_shows_what_came_after_the_fre
     database: Path,
 ) -> None:
     prepared.scouted(database)
-    feeder.begin(database, "older", started_s=feeder.BEGAN - 600, seconds=60)
-    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=120)
-    frozen_at = feeder.BEGAN + 60.5
+    began = int(time.time()) - 600
+    feeder.begin(database, "older", started_s=began - 600, seconds=60)
+    feeder.begin(database, feeder.RUN, started_s=began, seconds=120)
+    frozen_at = began + 60.5
     with Store.open(database) as store:
         store.add_event(Event(run=feeder.RUN, at=frozen_at, kind="freeze"))
         store.add_sightings([prepared.host("alice", 1, frozen_at + 40, num_gpu_blocks=7)])
@@ -254,6 +257,27 @@ def test_until_the_last_place_is_uncovered_no_link_shows_what_came_after_the_fre
     with Store.open(database) as store:
         store.add_event(Event(run=feeder.RUN, at=frozen_at + 101, kind="uncover"))
     assert shown() == [("7", "2,222", True)] * 2
+
+
+@pytest.mark.parametrize(("hours", "is_held_back"), [(23, True), (25, False)])
+def test_a_freeze_that_nobody_lifted_hides_nothing_of_a_later_contest_but_stays_on_its_own_page(
+    database: Path, hours: int, is_held_back: bool
+) -> None:
+    prepared.scouted(database)
+    now = int(time.time())
+    over = now - 3600 * hours
+    # it was frozen two days earlier, and never said its end
+    feeder.begin(database, "older", started_s=over - 2, seconds=2)
+    feeder.begin(database, feeder.RUN, started_s=now - 60, seconds=30)
+    with Store.open(database) as store:
+        store.add_event(Event(run="older", at=over - 2 * 86_400, kind="freeze"))
+        store.add_sightings([prepared.host("alice", 1, now - 90, num_gpu_blocks=7)])
+        store.add_run(Run(id="c1", verb="capture", started_at=now - 80))
+        store.set_capture("c1", {"requests": 2222, "top": [], "to_ts": now - 70})
+    aside, newer, older = (opened(view="hosts"), opened(), opened(run="older"))
+    assert cells(aside, "alice")["KV blocks"] == ("4,096" if is_held_back else "7")
+    assert ("captured 2,222" in page(newer).text) is not is_held_back
+    assert "captured 2,222" not in page(older).text
 
 
 def test_a_long_bench_that_is_on_is_counted_the_less_often_the_more_requests_it_has(
