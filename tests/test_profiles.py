@@ -148,7 +148,7 @@ def test_further_columns_of_a_data_set_are_not_sent() -> None:
     profile = read_profile("\n".join(lines), "mine", "jsonl")
     assert [prompt.more for prompt in profile.prompts] == [{}, {"seed": 5}, {"seed": 5}]
     assert profile.notes == (
-        "Not sent, as a line without `messages` or `model` is no request body: `completion`, `id`",
+        "Not sent, as a line without `messages` or `model` is no request body: `completion` and `id`",
     )
 
 

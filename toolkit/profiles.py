@@ -57,7 +57,9 @@ from toolkit.config_file import (
     toml_tables,
 )
 from toolkit.errors import ToolkitError
+from toolkit.records import USUAL_MAX_TOKENS
 from toolkit.safe_text import printable
+from toolkit.units import spoken_list
 
 Kind = Literal["toml", "text", "jsonl"]
 Message = Mapping[str, Any]
@@ -68,8 +70,6 @@ READ_HERE = frozenset(
 """Keys of a recorded request body that are read here, or that the run's plan sets for all requests; others are sent as they are."""
 LIMITS = ("output_tokens", "max_completion_tokens", "max_tokens")
 """Keys of the limit of an answer, the last one first; `output_tokens` is that of vLLM's own datasets."""
-USUAL_MAX_TOKENS = 256
-"""Of an answer, where neither a file nor the user sets a limit: the contest's."""
 MOST_NAMED = 5
 """Columns in a note."""
 CHARS_PER_TOKEN = 4
@@ -399,10 +399,9 @@ def _jsonl_profile(text: str, name: str) -> Profile:
             f"Prompts of `{name}` without a limit are answered with {USUAL_MAX_TOKENS} tokens at most"
         )
     if unsent:
-        columns = ", ".join(f"`{printable(key)}`" for key in list(unsent)[:MOST_NAMED])
-        others = f" and {len(unsent) - MOST_NAMED:,} more" if len(unsent) > MOST_NAMED else ""
+        columns = spoken_list([f"`{printable(key)}`" for key in unsent], MOST_NAMED)
         notes.append(
-            f"Not sent, as a line without `messages` or `model` is no request body: {columns}{others}"
+            f"Not sent, as a line without `messages` or `model` is no request body: {columns}"
         )
     if skipped:
         every = skipped + len(prompts)

@@ -12,6 +12,8 @@ Status = Literal["ok", "degraded", "down", "not_an_engine"]
 
 START_SLACK_S = 1.0
 """A process's start time moves by clock corrections; a restart takes longer than this."""
+USUAL_MAX_TOKENS = 256
+"""Of an answer, where neither a file nor the user sets a limit: the contest's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,7 +192,14 @@ def _value_ms(bucket: int) -> float:
     return BELOW_MS * math.exp(_LOG_GAMMA * bucket) * (1 - ALPHA)
 
 
-# --- how sure is a mean, or a difference ---
+# --- a mean; how sure is one, or a difference ---
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None: none is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
 
 BLOCKS = (20, 15, 12, 10, 8, 6)
 """Tried from the left. All divide 120, so that whoever cuts a series into 120 cells has to cut no further."""

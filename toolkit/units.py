@@ -7,7 +7,9 @@ stand below each other there, and are compared.
 
 import math
 import re
+import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from toolkit.stats import ABOVE_MS, BELOW_MS
@@ -134,6 +136,15 @@ def whole(value: float | None) -> str:
 def counted(count: int, thing: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def spoken_list(names: Sequence[str], most: int = sys.maxsize) -> str:
+    """Names in a sentence: `a`, `a and b`, `a, b and c`; where they are more than `most`, `a, b and 5 more`."""
+    shown = list(names[:most])
+    if len(names) > most:
+        shown.append(f"{len(names) - most:,} more")
+    *first, last = shown or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def per_second(value: float | None) -> str:

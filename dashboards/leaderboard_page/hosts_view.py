@@ -29,6 +29,7 @@ from toolkit.units import (
     rate,
     share,
     span,
+    spoken_list,
     time_of_day,
     whole,
 )
@@ -229,7 +230,13 @@ def _fact(key: str, what: str, value: object, below: object = None) -> Markup:
 def _cards(seen: Known) -> Iterator[tuple[str, str, object, object]]:
     down = [each.name for each in seen.newest if each.status == "down"]
     up = f"{len(seen.newest) - len(down)} of {len(seen.newest)}" if seen.newest else UNKNOWN
-    below = f"down: {_names(down)}" if down else "all answer" if seen.newest else "no snapshot yet"
+    below = (
+        f"down: {spoken_list(down, MOST_NAMES)}"
+        if down
+        else "all answer"
+        if seen.newest
+        else "no snapshot yet"
+    )
     yield "up", "hosts up", up, below
 
     with_findings = [each for each in seen.newest if each.findings]
@@ -256,11 +263,6 @@ def _cards(seen: Known) -> Iterator[tuple[str, str, object, object]]:
 def _explained(one: HostSummary) -> bool:
     """Whether a host's place is not its engine's own work, or nobody knows."""
     return bool(reasons(one.verdicts)) or one.errors > MOST_ERRORS * one.requests
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _body(seen: Known) -> Markup:
@@ -413,7 +415,9 @@ def _hosts(seen: Known) -> Markup:
             "li",
             tag(
                 "b",
-                "all that answer" if len(names) == answering > 1 else _names(names),
+                "all that answer"
+                if len(names) == answering > 1
+                else spoken_list(names, MOST_NAMES),
                 class_="name",
             ),
             finding_badge(code, text),

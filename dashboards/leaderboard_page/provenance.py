@@ -11,7 +11,7 @@ from leaderboard_page.badges import icon
 from toolkit.board.standings import Board, why_not_valid
 from toolkit.records import Event, Run
 from toolkit.report.html import Markup, tag
-from toolkit.units import counted, day, share, span, time_of_day
+from toolkit.units import counted, day, share, span, spoken_list, time_of_day
 
 NAMED = 3
 """Of more machines than these only the first are named."""
@@ -27,10 +27,10 @@ def provenance(
     plan = run.plan
     machines = plan.get("load_generator")
     names = [str(name) for name in machines] if isinstance(machines, list) else []
-    listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")
+    loader = spoken_list(names, NAMED)
     processes = plan.get("workers")
     if isinstance(processes, int) and processes > 1:
-        listed = f"{listed or 'unknown machine'}, {processes} processes"
+        loader = f"{loader or 'unknown machine'}, {processes} processes"
 
     reason = why_not_valid(events)
     words, is_beside = re.subn(" (is|are) on this machine$", "", (reason or "").replace("`", ""))
@@ -67,7 +67,7 @@ def provenance(
 
     facts: list[tuple[str, str, object]] = [
         ("run", "run", tag("a", run.id, href=link(run=run.id))),
-        ("loader", "load generator", f"{listed or 'unknown machine'}, {placed}"),
+        ("loader", "load generator", f"{loader or 'unknown machine'}, {placed}"),
         ("limited", "at its limit", limit),
         ("users", "load", sent),
         ("profile", "profile", plan.get("profile") or "unknown"),

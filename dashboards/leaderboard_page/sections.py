@@ -21,7 +21,7 @@ from toolkit.board.standings import Board, Standing
 from toolkit.records import Event, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
-from toolkit.units import UNKNOWN, milliseconds, rate, share, span, time_of_day
+from toolkit.units import UNKNOWN, milliseconds, rate, share, span, spoken_list, time_of_day
 
 CAPTURE_LOSSES = ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed")
 # the score says nothing of one host alone; errors are a count and a share here
@@ -258,8 +258,7 @@ def story(
             continue
         if name is None:
             first = [one for one, of_host in ranks.ranks.items() if of_host[step] == 1]
-            others = f" and {len(first) - 2} more" if len(first) > 2 else ""
-            places.append(f"{', '.join(first[:2])}{others} {words}")
+            places.append(f"{spoken_list(first, most=2)} {words}")
         elif (rank := ranks.ranks.get(name, (None,) * len(ranks.times))[step]) is not None:
             places.append(f"{rank} {words}")
     if places:

@@ -58,7 +58,7 @@ FIRST = standing("a", 1, rps=1234.56)
         ([standing("a", 1, rps=0.0, ok=0)], "no answer yet; nothing ended yet"),
         ([], "no answer yet; nothing ended yet"),
         # who fails all along is named, up to three
-        (DEAD[:2], "no answer yet; no answer from a, b; 100.0% errors"),
+        (DEAD[:2], "no answer yet; no answer from a and b; 100.0% errors"),
         (DEAD, "no answer yet; no answer from a, b, c and 2 more; 100.0% errors"),
         # one that was asked nothing yet, and one that answers now and then
         (

@@ -65,8 +65,8 @@ def test_who_is_meant(words: str, hosts: str) -> None:
     [
         ("alcie", 1, "`hosts.txt` has no host `alcie`", "Did you mean `alice`?"),
         ("Bob zzz", 1, "`hosts.txt` has no host `Bob` or `zzz`", "Did you mean `bob`?"),
-        ("zzz", 1, "`hosts.txt` has no host `zzz`", "There are alice, bob, carol"),
-        ("gpu-7.lan", 1, "`hosts.txt` has no host `gpu-7.lan`", "There are alice, bob, carol; an address of that name is written `gpu-7.lan:8000`"),
+        ("zzz", 1, "`hosts.txt` has no host `zzz`", "There are alice, bob and carol"),
+        ("gpu-7.lan", 1, "`hosts.txt` has no host `gpu-7.lan`", "There are alice, bob and carol; an address of that name is written `gpu-7.lan:8000`"),
         ("bob bob", 1, "the name `bob` stands twice", "Keep one of the two"),
         ("--only team=rde", 1, "no host has `team=rde`", "There is team blue, red"),
         ("--only note=x", 1, "no host has `note=x`", "No host says its note"),
@@ -85,7 +85,7 @@ def test_who_is_meant(words: str, hosts: str) -> None:
         ("http://h:1/metrics", 1, "`http://h:1/metrics` is the address", "Drop the path: `http://h:1`"),
         ("--hosts none.txt 10.0.0.4", 1, "`none.txt` cannot be read: no such file", "Put one host per line"),
         ("nowhere/hosts.txt", 1, "`nowhere/hosts.txt` cannot be read: no such file", "Put one host per line"),
-        ("n" * 5_000, 1, f"`hosts.txt` has no host `{'n' * 5_000}`", "There are alice, bob, carol"),
+        ("n" * 5_000, 1, f"`hosts.txt` has no host `{'n' * 5_000}`", "There are alice, bob and carol"),
     ],
 )  # fmt: skip
 def test_what_is_meant_by_nobody_is_one_error_with_the_way_out(

@@ -202,7 +202,7 @@ def test_a_mark_in_the_chart_leads_to_its_story(blast: Path) -> None:
     told = page(again(app)).one("aside", class_="panel")
     assert "larger batches" in told.text
     # 360 answers of h6 are level with 420 of h7, and 720 with 840 no longer
-    assert "First: h6, h7 before it, h7 now." in told.text
+    assert "First: h6 and h7 before it, h7 now." in told.text
     # nothing happened then
     app.query_params["event"] = str(BEGAN + 61)
     assert page(again(app)).all("aside") == []

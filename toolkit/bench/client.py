@@ -30,7 +30,7 @@ from toolkit.profiles import Message
 from toolkit.protocol.completion import Completion, token_count
 from toolkit.protocol.embeddings import Embeddings
 from toolkit.records import Host, RequestRecord, ServedModel
-from toolkit.scout.tls_probe import WANTS_TLS, speaks_tls
+from toolkit.scout.tls_probe import WANTS_TLS, refuses_plain_http, speaks_tls
 
 CONNECT_TIMEOUT_S = 10.0
 PAGE_TIMEOUT_S = 5.0
@@ -196,7 +196,7 @@ class HostClient:
             if not is_unreached and await asyncio.to_thread(speaks_tls, url):
                 raise PageError(WANTS_TLS, answered=False) from error
             raise
-        if status == 400 and b"HTTPS" in body:
+        if refuses_plain_http(status, body):
             raise PageError(WANTS_TLS)
         if status != 200:
             hint = path_hint(url) if status == 404 else ""

@@ -12,6 +12,7 @@ from itertools import count, islice, pairwise, takewhile
 from typing import Literal
 
 from toolkit.errors import ToolkitError
+from toolkit.records import USUAL_MAX_TOKENS
 
 LEAST_RATE, MOST_RATE = 0.0001, 10_000.0
 """Requests a second and host; the least is one in three hours."""
@@ -59,7 +60,7 @@ class BenchPlan:
     """Tokens of each prompt, as `random_prompts.read_lengths` has it: made-up ones then; None: the profile's prompts."""
     output_len: str | None = None
     """Tokens of each answer, likewise; None: up to the prompt's limit, and to `max_tokens`."""
-    max_tokens: int = 256
+    max_tokens: int = USUAL_MAX_TOKENS
     temperature: float | None = None
     """None: left out of the request, as the contest's clients did."""
     ignore_eos: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from toolkit.bench.evidence import over_at
 from toolkit.errors import ToolkitError
 from toolkit.records import Ledger, RequestRecord, Verdict
-from toolkit.stats import Sketch, merged
+from toolkit.stats import Sketch, mean, merged
 
 LEAST_FOR_P99 = 100
 """With fewer samples the nearest rank of p99 is the largest value: one stall would be the figure."""
@@ -193,10 +193,6 @@ def summary(
 
     def p50(values: Iterable[float | None]) -> float | None:
         return Sketch.of(values).quantile(0.5)
-
-    def mean(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return math.fsum(known) / len(known) if known else None
 
     def p99(sketch: Sketch) -> float | None:
         return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None

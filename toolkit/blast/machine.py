@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from toolkit.records import Host
-from toolkit.units import file_size
+from toolkit.units import file_size, spoken_list
 
 LOOKUP_S = 5.0
 """For all names together: the usual resolver asks once more after 5 s, and a host that has no address yet is dead."""
@@ -110,11 +110,8 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 def sentence(found: Sequence[tuple[str, str]]) -> str:
     """Say who is on this machine: `a (127.0.0.1), b (...) and 5 more are on this machine`."""
-    words = [f"`{name}` ({place})" for name, place in found[:NAMED]]
-    if len(found) > NAMED:
-        words.append(f"{len(found) - NAMED} more")
-    listed = " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    return f"{listed} {'is' if len(found) == 1 else 'are'} on this machine"
+    names = spoken_list([f"`{name}` ({place})" for name, place in found], NAMED)
+    return f"{names} {'is' if len(found) == 1 else 'are'} on this machine"
 
 
 # --- has it what a blast needs? --------------------------------------------------------------------------

@@ -35,13 +35,12 @@ from toolkit.bench.requests import (
 )
 from toolkit.errors import ToolkitError
 from toolkit.profiles import ANSWER, Message, Profile, Prompt
+from toolkit.records import USUAL_MAX_TOKENS
 
 OrderKind = Literal["ranked", "unique", "twin"]
 
 STREAM_SHARE = 0.5
 """Unless the profile or the user says otherwise: the contest's clients mixed streams with whole answers."""
-MAX_TOKENS = 256
-"""Likewise."""
 
 LEAST_ROUND = 4_096
 """After so many ranked requests, and a whole number of rounds of all prompts, their order begins anew."""
@@ -141,7 +140,7 @@ class HostScript:
             if not 0 <= share <= 1:
                 raise ToolkitError(f"no blast can have a share of {name} `{share:g}`", hint)
         self._profile, self._model, self._seed = profile, model, seed
-        self._max_tokens = max_tokens or profile.max_tokens or MAX_TOKENS
+        self._max_tokens = max_tokens or profile.max_tokens or USUAL_MAX_TOKENS
         self._first_mark = int.from_bytes(blake2b(nonce.encode(), digest_size=16).digest()) % MARKS
         self._ranked = _Rounds(profile, stream_share, seed)
         self._kept: dict[int, Order] = {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from toolkit.store import Store
-from toolkit.units import counted
+from toolkit.units import counted, spoken_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,7 @@ class Inventory:
             parts.append("1 bench" if self.benches == 1 else f"{self.benches:,} benches")
         if self.captures:
             parts.append(counted(self.captures, "capture"))
-        *first, last = parts or [""]
-        return f"{', '.join(first)} and {last}" if first else last
+        return spoken_list(parts)
 
     @property
     def next_step(self) -> tuple[str, ...]:

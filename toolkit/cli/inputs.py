@@ -12,6 +12,7 @@ import click
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import DEFAULT_PORT, EXAMPLE, KEYS, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
+from toolkit.units import spoken_list
 
 if TYPE_CHECKING:
     import ssl
@@ -188,10 +189,8 @@ def _refuse_unknown(names: Iterable[str], known: Collection[str], where: str) ->
         return
     by_small = {name.lower(): name for name in known}
     near = [by for name in unknown for by in get_close_matches(name.lower(), by_small, n=2)]
-    first = list(known)[:NAMED]
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     meant = " or ".join(f"`{by_small[name]}`" for name in dict.fromkeys(near))
-    hint = f"Did you mean {meant}?" if near else f"There are {', '.join(first)}{more}"
+    hint = f"Did you mean {meant}?" if near else f"There are {spoken_list(list(known), NAMED)}"
     if "." in unknown[0]:
         hint += f"; an address of that name is written `{unknown[0]}:{DEFAULT_PORT}`"
     raise ToolkitError(f"{where} has no host {' or '.join(f'`{name}`' for name in unknown)}", hint)

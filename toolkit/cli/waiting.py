@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from toolkit.cli.output import to_stderr
 from toolkit.safe_text import drawing_on, moving_line
-from toolkit.units import span
+from toolkit.units import span, spoken_list
 
 EVERY_S = 1.0
 PIPE_EVERY_S = 10.0
@@ -39,17 +39,16 @@ class Waiting:
             return
         del self._left[step]
         if time.monotonic() - self._began_s >= LONG_S:
-            far = f" ({self._all - len(self._left)} of {self._all})" if self._all > 1 else ""
-            to_stderr(f"{step}: {how}{far}")
+            count = f" ({self._all - len(self._left)} of {self._all})" if self._all > 1 else ""
+            to_stderr(f"{step}: {how}{count}")
 
     def line(self) -> str:
         """All of it, and for how long by now."""
         parts = [self.figures()]
         left = list(self._left)
         if left and self._all > 1:
-            more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
             done = f"{self._all - len(left)} of {self._all} done"
-            parts.append(f"{done}, not yet {', '.join(left[:NAMED])}{more}")
+            parts.append(f"{done}, not yet {spoken_list(left, NAMED)}")
         so_far = "; ".join(filter(None, parts))
         passed = span(time.monotonic() - self._began_s)
         return f"{self.what}{': ' if so_far else ''}{so_far} ... {passed}"

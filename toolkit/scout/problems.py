@@ -8,6 +8,11 @@ import ssl
 
 from toolkit.safe_text import printable
 
+CLOSED = "closed without an answer"
+INCOMPLETE = "not a complete HTTP answer"
+RESET = "the connection was reset"
+NO_HTTP = (CLOSED, INCOMPLETE, RESET)
+"""How a server that speaks TLS refuses plain HTTP."""
 OURS = {
     errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
     errno.ENFILE: "this machine is out of open files",
@@ -17,7 +22,7 @@ OURS = {
 """Faults that are not the host's, though its request failed."""
 REASONS = {
     errno.ECONNREFUSED: "connection refused: nothing listens there, or vLLM is still loading",
-    errno.ECONNRESET: "the connection was reset",
+    errno.ECONNRESET: RESET,
     errno.EHOSTUNREACH: "no route to the host",
     errno.ENETUNREACH: "the network is unreachable",
     errno.ETIMEDOUT: "the connection timed out",
@@ -25,8 +30,6 @@ REASONS = {
 }
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 """What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
-NO_HTTP = ("closed without an answer", "not a complete HTTP answer", "the connection was reset")
-"""How a server that speaks TLS refuses plain HTTP, in the sentences of this file."""
 SILENT = "Server disconnected without sending a response."
 """httpcore's words."""
 
@@ -57,11 +60,11 @@ def problem_of(error: BaseException, path: str) -> str:
 
     said = str(error)
     if said == SILENT:
-        return f"`{path}`: closed without an answer"
+        return f"`{path}`: {CLOSED}"
     # among its words may be a part of a host's answer
     first_line = printable(said.splitlines()[0][:120]) if said else ""
     if type(error).__name__ == "RemoteProtocolError":
-        return f"`{path}`: not a complete HTTP answer ({first_line})"
+        return f"`{path}`: {INCOMPLETE} ({first_line})"
     return f"`{path}`: {first_line or type(error).__name__}"
 
 

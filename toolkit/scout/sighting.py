@@ -17,7 +17,8 @@ from toolkit.metrics.parser import MetricsPage, read_page
 from toolkit.records import START_SLACK_S, Reading, Sighting, Status
 from toolkit.scout import pages
 from toolkit.scout.pages import PageAnswer, Scrape
-from toolkit.scout.tls_probe import WANTS_TLS
+from toolkit.scout.problems import CLOSED
+from toolkit.scout.tls_probe import WANTS_TLS, refuses_plain_http
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 """`owned_by` of a model card -> engine."""
@@ -254,10 +255,10 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
         # one sentence for a host that gave no page at all: the most common problem
         if problems and all("did not finish within" in problem for problem in problems):
             return "down", "no answer" + problems[0][problems[0].index(" within") :]
-        if problems and all("closed without an answer" in problem for problem in problems):
+        if problems and all(CLOSED in problem for problem in problems):
             is_plain = scrape.host.url.startswith("http:")
             doubt = "; does the port want `https://`?" if is_plain else ""
-            return "down", f"every connection was closed without an answer{doubt}"
+            return "down", f"every connection was {CLOSED}{doubt}"
         return "down", max(problems, key=problems.count, default="no answer")
 
     flaw: str | None
@@ -294,7 +295,7 @@ def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
         return "degraded", "refuses without a key; name its variable with `api_key_env=`"
     if evidence.cache is not None:
         return "degraded", "a response cache answers, but no engine behind it does"
-    if any(answer.status == 400 and b"HTTPS" in answer.body for answer in answers):
+    if any(refuses_plain_http(answer.status, answer.body) for answer in answers):
         return "not_an_engine", WANTS_TLS
     if problems:  # what did not come might have been an engine's
         return "degraded", f"answers HTTP, but {problems[0]}"

@@ -1,4 +1,4 @@
-"""Whether a port that gave plain HTTP no answer speaks TLS. It touches the network: one handshake."""
+"""Whether a port that gave plain HTTP no answer, or a refusal, speaks TLS. It touches the network: one handshake."""
 
 import contextlib
 import socket
@@ -7,6 +7,11 @@ from urllib.parse import urlsplit
 
 PROBE_S = 2.0
 WANTS_TLS = "wants TLS; write `https://` before the address"
+
+
+def refuses_plain_http(status: int | None, body: bytes) -> bool:
+    """Whether it is the answer of nginx or Go to plain HTTP on a port of theirs that speaks TLS."""
+    return status == 400 and b"HTTPS" in body
 
 
 def speaks_tls(url: str) -> bool:

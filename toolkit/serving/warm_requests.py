@@ -18,6 +18,7 @@ from toolkit.bench.requests import (
     request_body,
 )
 from toolkit.profiles import Profile, Prompt
+from toolkit.records import USUAL_MAX_TOKENS
 
 PLAIN = Profile(
     name="plain",
@@ -30,8 +31,6 @@ PLAIN = Profile(
 
 MOST_SEEDS = 256
 """Prompts: what clients ask most often; the rest of a long profile would take longer than it saves."""
-CLIENTS_MAX_TOKENS = 256
-"""What a blast asks for where its profile does not say."""
 LONG_SHARES = (0.25, 0.5, 0.9)
 """Of the longest prompt that fits: lengths for which chunked prefill and attention take other paths."""
 MOST_LONG_TOKENS = 131_072
@@ -139,7 +138,7 @@ class WarmRequests:
         """
         bodies = [{"model": self._model} | dict(body) for body in exact[:MOST_SEEDS]]
         if not exact and self._profile is not None:
-            limit = self._profile.max_tokens or CLIENTS_MAX_TOKENS
+            limit = self._profile.max_tokens or USUAL_MAX_TOKENS
             prompts = sorted(self._profile.prompts, key=lambda prompt: -prompt.weight)
             bodies = [
                 request_body(
@@ -158,7 +157,7 @@ class WarmRequests:
                 prompt="seed",
                 body=body,
                 stream=body.get("stream") is True,
-                max_tokens=int(most or CLIENTS_MAX_TOKENS),
+                max_tokens=int(most or USUAL_MAX_TOKENS),
             )
             found.append(seed)
         return found

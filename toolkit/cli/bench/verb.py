@@ -34,6 +34,7 @@ from toolkit.cli.options import (
 from toolkit.cli.output import to_stderr
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
+from toolkit.records import USUAL_MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,6 @@ NUM_PROMPTS = 16
 CONCURRENCY = 8
 MOST_IN_FLIGHT = 1_000
 """Of an open loop: at 2.5 s an answer, 400 requests a second."""
-MAX_TOKENS = 256
 MOST_PROMPTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""
 LEVEL_KEYS = (
@@ -111,7 +111,7 @@ LEVEL_KEYS = (
 @advanced(
     "--max-tokens",
     type=int,
-    help=f"Most tokens per answer.  [default: the profile's, else {MAX_TOKENS}]",
+    help=f"Most tokens per answer.  [default: the profile's, else {USUAL_MAX_TOKENS}]",
 )
 @advanced("--temperature", type=float, help="Sent only when given.")
 @advanced("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
@@ -293,7 +293,7 @@ def command(
     if num_prompts is None and duration is None:
         num_prompts = NUM_PROMPTS
     if max_tokens is None:
-        max_tokens = prompts.max_tokens or MAX_TOKENS
+        max_tokens = prompts.max_tokens or USUAL_MAX_TOKENS
     if max_concurrency is None:
         max_concurrency = CONCURRENCY if request_rate is None else MOST_IN_FLIGHT
     stream_share = 1.0 if prompts.stream_share is None else prompts.stream_share

@@ -18,14 +18,14 @@ import click
 
 from toolkit.blast.pacing import users_for
 from toolkit.blast.plan import LOAD_OPTIONS, LoadSettings
-from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
+from toolkit.blast.script import STREAM_SHARE
 from toolkit.cli.blast.load import locustfile
 from toolkit.cli.blast.verb import DEFAULT_PROFILE, DURATION_S, USERS
 from toolkit.cli.catalog import profile_from
 from toolkit.errors import ToolkitError
 from toolkit.hosts import KEYS
 from toolkit.profiles import Profile
-from toolkit.records import Host, Run
+from toolkit.records import USUAL_MAX_TOKENS, Host, Run
 
 MOST_SPAWN_RATE = 100.0
 """Users started a second, unless the user says otherwise: what Locust advises for one process."""
@@ -61,7 +61,7 @@ class BlastPlan(LoadSettings):
 
     def max_tokens_of(self, limit: int | None) -> int:
         """What a prompt with this limit of its own is asked for."""
-        most = self.max_tokens or self.profile.max_tokens or MAX_TOKENS
+        most = self.max_tokens or self.profile.max_tokens or USUAL_MAX_TOKENS
         return most if limit is None else min(most, limit)
 
 

@@ -12,7 +12,7 @@ from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
 from toolkit.cli.output import to_stderr
 from toolkit.errors import ToolkitError
-from toolkit.units import counted, stopwatch
+from toolkit.units import counted, spoken_list, stopwatch
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -150,8 +150,7 @@ class BlastProgress:
         # who has failed all along, named up to three
         silent = [one.name for one in board.standings if one.errors and not one.ok]
         if silent:
-            more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-            parts.append(f"no answer from {', '.join(silent[:3])}{more}")
+            parts.append(f"no answer from {spoken_list(silent, most=3)}")
 
         # the share of failures over all hosts
         failed = sum(one.errors for one in board.standings)

@@ -11,7 +11,7 @@ from toolkit.cli.named_run import chosen_run, measured_hosts
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import one_host
-from toolkit.stats import Sketch, merged
+from toolkit.stats import Sketch, mean, merged
 
 if TYPE_CHECKING:
     from toolkit.records import Run, Sighting
@@ -202,9 +202,3 @@ def only_host(names: list[str], run: "Run", host: str | None) -> str:
         f"run `{run.id}` measured {len(names)} hosts: {', '.join(names)}",
         f"Say which one: `--host {names[0]}`",
     )
-
-
-def mean(values: Iterable[float | None]) -> float | None:
-    """Of the known ones; None: there are none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

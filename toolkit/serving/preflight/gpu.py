@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.serving.preflight import kernel
 from toolkit.serving.preflight.check import Check, Needs, as_root, fail, ok, unless_contained, warn
 from toolkit.serving.preflight.vllm import InstalledVllm
-from toolkit.units import counted, size
+from toolkit.units import counted, size, spoken_list
 
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
@@ -304,12 +304,10 @@ def _memory(code: str, name: str, part: NvmlGpu, needs: Needs) -> Check:
     pids = sorted(pid for pid, command in commands.items() if command and pid > 1)
     end = "kill " + " ".join(map(str, pids)) if pids else as_root("fuser -v /dev/nvidia*")
     named = []
-    for pid, used in list(part.processes.items())[:NAMED]:
+    for pid, used in part.processes.items():
         who = f"`{commands[pid]}`" if commands[pid] else "a process"
         named.append(f"{who} (pid {pid}{'' if used is None else f', {size(used)}'})")
-    if len(commands) > NAMED:
-        named.append(f"{len(commands) - NAMED} more")
-    others, s = " and ".join(named), "s" * (len(named) == 1)
+    others, s = spoken_list(named, NAMED), "s" * (len(named) == 1)
     if part.free_bytes < asked:
         held = f": {others} hold{s} the rest" if named else ""
         return fail(code, f"{said}{held}; vLLM asks for {size(asked)} and ends at once", end)
