@@ -6,6 +6,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 from leaderboard_page.address import Address, link, with_view
@@ -13,6 +15,7 @@ from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, spoken
 from leaderboard_page.sections import captured_figures, feeding, rows
 from leaderboard_page.source import DatabaseSource, ReadResult, sentence
 from toolkit.bench.contrast import tied
+from toolkit.bench.evidence import over_at
 from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.inventory import Inventory, inventory
 from toolkit.board.standings import reasons
@@ -83,10 +86,10 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
     if run is not None:
         (bench,) = listed(store, [run])
         keep_s = max(BENCH_KEEP_S, KEEP_PER_REQUEST_S * bench.requests)
-        ranking = source.once(
-            ("bench so far", run.id),
+        bench, ranking = source.once(
+            ("bench so far", run.id, until),
             (run.ended_at, bench.requests),
-            lambda: _ranking(store.shots(run.id), run, store.verdicts(run.id)),
+            partial(_bench_until, store, run, bench, until),
             keep_s=keep_s if run.ended_at is None else 0.0,
         )
     for capture in store.runs(verb="capture", limit=NEWEST_RUNS):
@@ -106,6 +109,23 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
 
 def _at(seen: Sighting) -> float:
     return seen.at
+
+
+def _bench_until(
+    store: Store, run: Run, bench: Listed, until: float
+) -> tuple[Listed, tuple[HostSummary, ...]]:
+    """A bench and its ranking as they stood at a moment: what it was answered since is left out, and its verdicts came at its end."""
+    shots, verdicts = store.shots(run.id), store.verdicts(run.id)
+    if until < (run.ended_at or inf):
+        shots, verdicts = [shot for shot in shots if over_at(shot) < until], {}
+        run = replace(run, ended_at=None)
+        bench = replace(
+            bench,
+            state="cut" if bench.state == "cut" else "on",
+            requests=sum(shot.kind != "warmup" for shot in shots),
+            client_ok=None,
+        )
+    return bench, _ranking(shots, run, verdicts)
 
 
 def _ranking(

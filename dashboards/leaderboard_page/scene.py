@@ -36,6 +36,7 @@ from leaderboard_page.sections import (
 from leaderboard_page.source import DatabaseSource, ReadResult
 from leaderboard_page.standings_table import table
 from leaderboard_page.strip import kpis, planned_s, strip, title
+from toolkit.bench.evidence import over_at
 from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
@@ -414,7 +415,7 @@ class Scene:
     def _rest(self) -> Markup:
         """The newest bench and the newest capture that had begun by the moment looked at, and the method.
 
-        Behind a freeze stands only a capture that saw nothing later.
+        Behind a freeze stand a bench's requests of until then, and only a capture that saw nothing later.
         """
         store, at_s = self.source.store, self.board.at_s
         latest = self.now if at_s is None or self.address.t is None else at_s
@@ -424,10 +425,15 @@ class Scene:
             begun = [run for run in store.runs(verb="bench", limit=10) if run.started_at <= latest]
             if begun:
                 bench = begun[0]
-                key = ("bench", bench.id)
+                until = self._public_until
+                key = ("bench", bench.id, until)
                 version = bench.ended_at or floor(self.now / REST_S)
                 summaries = self.source.once(
-                    key, version, lambda: _summaries(store.shots(bench.id), bench)
+                    key,
+                    version,
+                    lambda: _summaries(
+                        [shot for shot in store.shots(bench.id) if over_at(shot) < until], bench
+                    ),
                 )
             for run in store.runs(verb="capture", limit=10):
                 known = store.capture(run.id) if run.started_at <= latest else None

@@ -18,7 +18,7 @@ from support.page_html import Node
 from support.prepared import AT, CUT, LOW, OPEN
 
 from toolkit.board.reveal import Terms
-from toolkit.records import Event, Run
+from toolkit.records import Event, Run, Verdict
 from toolkit.store import Store
 from toolkit.units import time_of_day
 
@@ -218,6 +218,45 @@ def test_behind_a_freeze_no_later_snapshot_is_shown(database: Path) -> None:
     assert cells(app, "alice")["KV blocks"] == "4,096"
     shown = page(app).one("li", class_="seen").text
     assert time_of_day(AT) in shown
+
+
+def test_behind_a_freeze_a_bench_stands_as_it_was_then(database: Path) -> None:
+    feeder.begin(database, feeder.RUN, started_s=feeder.BEGAN, seconds=120)
+    cut = Verdict(code="truncated_output", confidence="high", evidence=prepared.CUT)
+    with Store.open(database) as store:
+        store.add_run(Run(id="b1", verb="bench", started_at=AT))
+        for host, first_ms in zip(feeder.HOSTS, (100.0, 1100.0), strict=False):
+            about = {"run": "b1", "name": host.name, "url": host.url}
+            store.add_shots(prepared.shots.uniques(16, first_ms=first_ms, **about))
+
+    def shown() -> list[str]:
+        aside, beside = page(opened(view="hosts")), page(opened())
+        tables = (
+            aside.one("table", class_="bench-ranking"),
+            beside.one("table", class_="bench-table"),
+        )
+        lines = [line for table in tables for line in table.one("tbody").all("tr")]
+        figures = [f"{line.one('th').text} {line.all('td')[0].text}" for line in lines]
+        return [*figures, aside.one(class_="bench").text.partition(", ")[2].partition(".")[0]]
+
+    # 8 answers in 2.08 or 3.08 s; the second wave of 8 began at 2.5 s and ended past the frozen second
+    first_wave = [f"1 h1 {8 / 2.08:.2f}", f"2 h2 {8 / 3.08:.2f}"]
+    first_wave += [line[2:] for line in first_wave]
+    with Store.open(database) as store:
+        store.add_event(Event(run=feeder.RUN, at=AT + 3.2, kind="freeze"))
+    # it never ended: by now it was cut off
+    assert shown() == [*first_wave, "16 requests: it was cut off, and judged nobody"]
+    with Store.open(database) as store:
+        store.add_verdicts("b1", {(feeder.HOSTS[0].name, feeder.HOSTS[0].url): (cut,)})
+        store.end_run("b1", ended_at=AT + 30, client_ok=False)
+    assert shown() == [*first_wave, "16 requests so far: it runs; verdicts come at its end"]
+    assert prepared.CUT not in page(opened(view="hosts")).text
+    with Store.open(database) as store:
+        store.add_event(Event(run=feeder.RUN, at=AT + 200, kind="reveal"))
+    both_waves = [f"1 h1 truncated {16 / 4.58:.2f}", f"2 h2 {16 / 5.58:.2f}"]
+    both_waves += [f"h1 {16 / 4.58:.2f}", f"h2 {16 / 5.58:.2f}"]
+    rule = "32 requests: by requests/s, each host under the same load"
+    assert shown() == [*both_waves, rule]
 
 
 def test_until_the_last_place_is_uncovered_no_link_shows_what_came_after_the_freeze_of_any_run(
