@@ -279,11 +279,28 @@ function listen() {
   document.documentElement.dataset.toolkit = "listens";
   document.addEventListener("click", clicked);
   document.addEventListener("keydown", pressed);
-  // the presenter's secret has reached the server: neither the address bar nor the history is to show it
+  keepPresenter();
+}
+
+// The presenter's secret has reached the server: neither the address bar nor the history is to show it. The tab keeps it, as the
+// server meets a stranger when the page is loaded again, and has to be told once more.
+function keepPresenter() {
+  let kept = null;
+  try {
+    kept = window.sessionStorage;
+  } catch {
+    // whoever allows no storage opens the link again
+  }
   const query = new URLSearchParams(location.search);
-  if (!query.has("presenter")) return;
-  query.delete("presenter");
-  history.replaceState(history.state, "", query.size ? `?${query}` : location.pathname);
+  const key = `presenter of ${location.pathname}`;  // a page published beside this one has no use for it
+  if (query.has("presenter")) {
+    kept?.setItem(key, query.get("presenter"));
+    query.delete("presenter");
+    history.replaceState(history.state, "", query.size ? `?${query}` : location.pathname);
+  } else if (kept?.getItem(key)) {
+    query.set("presenter", kept.getItem(key));
+    location.replace(`?${query}`);
+  }
 }
 
 export default function ({ data, parentElement }) {

@@ -145,6 +145,12 @@ def test_the_presenters_key_moves_all_viewers_and_nobody_elses_does(
                 comes(tab, lambda tab=tab: covered(tab), 8 - number)
                 assert hosts(tab) == AT_LAST[-number:]
         assert guesser.page.locator(".presenter").count() == 0
+        # who loads the page anew is who they were
+        for tab, keys in ((viewer, 0), (guesser, 0), (presenter, 1)):
+            tab.page.reload()
+            comes(tab, lambda tab=tab: covered(tab), 5)
+            expect(tab.page.locator(".presenter")).to_have_count(keys)
+            until(tab, lambda tab=tab: tab.page.url, lambda url: "presenter" not in url)
         # a finger on a phone; and the page that is opened late is in step
         presenter.page.locator(".presenter").click()
         comes(viewer, lambda: covered(viewer), 4)
@@ -160,3 +166,7 @@ def test_the_presenters_key_moves_all_viewers_and_nobody_elses_does(
         # nor is it a step back in the browser's history
         presenter.page.go_back()
         assert "presenter" not in presenter.page.url
+        assert secret not in server.log.read_text()
+    stored = b"".join(part.read_bytes() for part in tmp_path.glob(f"{database.name}*"))
+    assert hashed(secret).encode() in stored
+    assert secret.encode() not in stored
