@@ -6,54 +6,57 @@ from toolkit.bench.verdicts.replays import LEAST_SHARE, LEAST_TOKENS, Sign
 from toolkit.protocol.cache_status import says_hit
 from toolkit.units import spoken_ms, whole
 
-_LIKELY: frozenset[Sign] = frozenset({"half", "text"})
+_DOUBTFUL: frozenset[Sign] = frozenset({"half", "text"})
+"""The same text in half the time: a slow replay looks so, and so does a first answer that came in a busy moment."""
 
 
 def response_cache(case: Case) -> Found | None:
     """Accuse a host that answers repeated requests from memory."""
-    found = case.replays
-    if not found.taken:
+    replays = case.replays
+    if not replays.taken:
         return None
-    things = "requests with new prompts" if found.of_unique else "repeated requests"
-    what = f"{of(len(found.taken), found.considered, things)} were answered from memory"
+    requests = "requests with new prompts" if replays.of_unique else "repeated requests"
+    charge = f"{of(len(replays.taken), replays.considered, requests)} were answered from memory"
     clauses = []
-    first = middle(pair.first.e2e_ms for pair in found.taken)
-    again = middle(pair.again.e2e_ms for pair in found.taken)
-    if first is not None and again is not None and "time" in found.kinds:
+    first_ms = middle(pair.first.e2e_ms for pair in replays.taken)
+    again_ms = middle(pair.again.e2e_ms for pair in replays.taken)
+    if first_ms is not None and again_ms is not None and "time" in replays.kinds:
         clauses.append(
-            f"they took {spoken_ms(again)} where the first answers took {spoken_ms(first)} (medians)"
+            f"they took {spoken_ms(again_ms)} where the first answers took {spoken_ms(first_ms)} (medians)"
         )
-    if "id" in found.kinds:
+    if "id" in replays.kinds:
         clauses.append("they carry the ids of earlier answers")
-    if "header" in found.kinds:
-        headers = (pair.again.cache_status or "" for pair in found.taken)
+    if "header" in replays.kinds:
+        headers = (pair.again.cache_status or "" for pair in replays.taken)
         clauses.append(f"a header says {quoted(next(filter(says_hit, headers)))}")
-    if found.header_hits:
-        ratio = share(found.header_hits, found.headers)
-        answers = whole(found.headers)
+    if replays.header_hits:
+        ratio = share(replays.header_hits, replays.headers)
+        answers = whole(replays.headers)
         clauses.append(f"by its header the hit ratio is {ratio:.2f} of {answers} answers")
-    if "counters" in found.kinds:
+    if "counters" in replays.kinds:
         clauses.append(
-            f"the server's counters lack {whole(found.missing_tokens or 0)} tokens, and these"
-            f" answers hold {whole(found.tokens)}"
+            f"the server's counters lack {whole(replays.missing_tokens or 0)} tokens, and these"
+            f" answers hold {whole(replays.tokens)}"
         )
-    if found.contradicted:
+    if replays.contradicted:
         clauses.append("yet its counters hold all tokens")
-    sure = len(found.kinds) > 1 and not found.contradicted
-    return "high" if sure else "medium", [f"{what}: {sentence(clauses)}"]
+    sure = len(replays.kinds) > 1 and not replays.contradicted
+    return "high" if sure else "medium", [f"{charge}: {sentence(clauses)}"]
 
 
 def why_unseen(case: Case) -> str | None:
     """Why a response cache may have stayed unseen; None where it would have shown."""
-    found = case.replays
-    if not found.pairs:
+    replays = case.replays
+    if not replays.pairs:
         return "no request was answered twice"
     if case.account.missing_tokens is not None:
-        return None
+        return None  # the tokens of replayed answers would be missing from the counters
     if not any(
-        p.again.stream and (p.again.output_tokens or 0) >= LEAST_TOKENS for p in found.pairs
+        pair.again.stream and (pair.again.output_tokens or 0) >= LEAST_TOKENS
+        for pair in replays.pairs
     ):
         return "without counters and long streams a prefix cache looks the same"
-    if share(sum(pair.signs >= _LIKELY for pair in found.pairs), len(found.pairs)) >= LEAST_SHARE:
+    doubtful = sum(pair.signs >= _DOUBTFUL for pair in replays.pairs)
+    if share(doubtful, len(replays.pairs)) >= LEAST_SHARE:
         return "equal answers came in half the time, and no counters tell a slow replay from a quiet moment"
     return None
