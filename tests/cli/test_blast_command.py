@@ -121,12 +121,14 @@ def test_a_run_that_nobody_knows_cannot_go_on() -> None:
     with Store.open("data/toolkit.db") as store:
         store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
         store.add_run(Run(id="c" * 12, verb="bench", started_at=1.8e9))
-    for unknown in ("nope", "c" * 12):
+    for unknown, problem in (
+        ("nope", "`data/toolkit.db` has no run `nope`"),
+        ("c" * 12, "run `cccccccccccc` is of `toolkit bench`, not of `blast`"),
+    ):
         message = refused(NOBODY, "--non-neutral", "--resume", unknown)
-        assert message.startswith(
-            f"Error: `data/toolkit.db` has no blast `{unknown}` to go on with\n"
-        )
-        assert message.endswith("Hint: Known blasts: `bbbbbbbbbbbb`\n")
+        assert message.startswith(f"Error: {problem}\n")
+        hint = "Hint: The newest: bbbbbbbbbbbb. `toolkit runs --verb blast` lists all\n"
+        assert message.endswith(hint)
 
 
 def test_too_few_open_files_or_ports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

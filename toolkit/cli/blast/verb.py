@@ -56,8 +56,6 @@ MOST_WAITING = 10_000
 """Sightings that wait for a store that refuses; beyond it the oldest are given up."""
 USERS = 32
 MOST_USERS = 1_000_000
-KNOWN_RUNS = 5
-"""So many of the newest are named after one that is not known."""
 
 
 @click.command("blast", cls=Command, short_help="Load every host at once, and watch who leads.")
@@ -133,7 +131,7 @@ KNOWN_RUNS = 5
     "--resume",
     metavar="RUN",
     type=run_word("blast"),
-    help="Continue a run; options that are not given are as they were.",
+    help="Go on with a run that was cut off; options not given are as they were.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what each host would be sent; send nothing.")
 @advanced("--no-scout", is_flag=True, help="Do not scrape the hosts during the load.")
@@ -218,6 +216,7 @@ def command(
     from toolkit.cli.blast.load import LoadProcess, drive, environment, locustfile
     from toolkit.cli.blast.plan import command_line, hosts_file, plan_of, refuse_other_hosts
     from toolkit.cli.blast.progress import BlastProgress, StoredBlast
+    from toolkit.cli.named_run import chosen_run
     from toolkit.store import Store
     from toolkit.units import counted, stopwatch
 
@@ -252,13 +251,7 @@ def command(
     with Store.open(database) as store:
         resumed, under_load_s = None, 0
         if resume is not None:
-            resumed = store.run(resume)
-            if resumed is None or resumed.verb != "blast":
-                runs = store.runs(verb="blast", limit=KNOWN_RUNS)
-                known = ", ".join(f"`{each.id}`" for each in runs) or "none yet"
-                raise ToolkitError(
-                    f"`{database}` has no blast `{resume}` to go on with", f"Known blasts: {known}"
-                )
+            resumed = chosen_run(store, resume, database, "blast")
             refuse_other_hosts(resumed, found, list(store.hosts_of(resume).values()))
             under_load_s = len({second.at_s for _, second in store.loader_seconds(resume)})
         plan = plan_of(found, resumed=resumed, under_load_s=under_load_s, **load)
