@@ -306,6 +306,9 @@ class HostHandler:
 
     def _learn_words(self, model: str, input_len: str) -> Words | None:
         """What prompts of the wanted lengths are made of here; None: not known yet, or none are possible, as `_fault` says."""
+        plan = self.plan
+        if plan.words:
+            return Words(words=tuple(plan.words), around=plan.tokens_around, is_exact=True)
         lengths = read_lengths(input_len)
         assert lengths is not None, "the plan was checked"
         steps, end_s = calibration(lengths), time.monotonic() + CALIBRATION_S

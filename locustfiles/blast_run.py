@@ -33,6 +33,7 @@ from gevent.event import Event
 from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
+from toolkit.bench.tokenizer import words_by
 from toolkit.blast import machine
 from toolkit.blast.pacing import stage_at, users_for
 from toolkit.blast.plan import WorkerPlan, plan_of
@@ -131,7 +132,11 @@ class Blast:
         """What the options and the web form say. Raises ToolkitError."""
         # Locust's own --profile knows no variable of ours
         word = profile or self._environment.profile or self._early.options.profile or PROFILE
-        return plan_of(said, profile_source(word), self._early.hosts_hash)
+        plan = plan_of(said, profile_source(word), self._early.hosts_hash)
+        if plan.tokenizer and plan.input_len:
+            words = words_by(plan.tokenizer, plan.input_len, plan.endpoint)
+            plan = replace(plan, words=words.words, tokens_around=words.around)
+        return plan
 
     def _note_local_hosts(self, name: str, found: Sequence[tuple[str, str]]) -> None:
         """Note which hosts are on a worker's machine; a worker that comes late spoils a run that is on."""

@@ -35,6 +35,7 @@ def test_options_and_a_forms_texts_are_the_same_and_an_empty_one_is_the_default(
         ({"max_tokens": 0}, "`--max-tokens 0` is no number from 1 to 1e"),
         ({"rate": 100_001}, "`--rate 100001` is no number from 0 to 100000"),
         ({"request_timeout": "nan"}, "`--request-timeout nan` is no number from 0.001 to 3600"),
+        ({"tokenizer": "model"}, "`--tokenizer` counts the tokens of random prompts"),
         ({"text": ""}, ""),
     ],
 )

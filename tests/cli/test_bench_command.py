@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.raw_server import RawServer, http, recorded, serving, vllm_pages
 from support.screens import heard
+from support.word_tokenizer import word_tokenizer
 
 from toolkit.bench.summary import HostSummary
 from toolkit.cli import main
@@ -296,6 +297,59 @@ def test_one_failed_count_makes_no_prompt_an_estimate() -> None:
     assert "estimates" not in result.stderr
     assert asked[1] == asked[2]
     assert {len(text.split(" ")) for text in asked[-2:]} == {40}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said_words"),
+    # before a completion its file puts a special token, as vLLM does; around a chat the template does
+    [("/v1/chat/completions", 40), ("/v1/completions", 39)],
+)
+def test_a_tokenizers_file_counts_the_prompts_of_all_hosts_and_none_is_asked(
+    endpoint: str, said_words: int
+) -> None:
+    word_tokenizer(Path("model/tokenizer.json"))
+    answer = {"message": {"content": "Hm"}, "text": "Hm", "finish_reason": "stop"}
+    whole = http(json.dumps({"choices": [answer]}))
+    words = ("--endpoint", endpoint, "--no-stream", "--input-len", "40", "--num-prompts", "6")
+    with (
+        serving(vllm_pages() | {endpoint: whole}) as one,
+        serving(vllm_pages() | {endpoint: whole}) as other,
+    ):
+        result = bench(one.url, other.url, *words, "--tokenizer", "model", "--html", "page.html")
+    assert result.exit_code == 0, result.output
+    assert "estimates" not in result.stderr
+    for server in (one, other):
+        assert "/tokenize" not in server.paths()
+        bodies = bodies_of(server, endpoint)
+        texts = [body.get("prompt") or body["messages"][0]["content"] for body in bodies]
+        assert [len(text.split(" ")) for text in texts] == [said_words] * 6
+    assert "random prompts of 40 tokens by `model`" in Path("page.html").read_text()
+    ((settings,),) = rows("SELECT settings FROM runs")
+    assert json.loads(settings)["tokenizer"] == "model"
+
+
+def test_by_a_tokenizers_file_the_template_comes_on_top(start: Start) -> None:
+    file = word_tokenizer(Path("tokenizer.json"))
+    said(start().url, *SHORT, "--input-len", "30:60", "--tokenizer", str(file))
+    lengths = [tokens for (tokens,) in rows("SELECT prompt_tokens FROM shots")]
+    # the simulator counts common words as one token each, and eight around a chat
+    assert len(set(lengths)) > 2
+    assert all(38 <= tokens <= 68 for tokens in lengths)
+
+
+def test_a_tokenizers_file_that_cannot_count_is_one_error_before_any_request() -> None:
+    Path("broken.json").write_text("{")
+    for file, message in (
+        ("nowhere", "`nowhere` cannot be read: no such file or directory"),
+        ("broken.json", "`broken.json` is no tokenizer that works: "),
+    ):
+        result = bench(NOBODY, "--input-len", "40", "--tokenizer", file)
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"Error: {message}")
+        assert "Hint: Name a Hugging Face `tokenizer.json`" in result.stderr
+    assert not Path("data").exists()
+    alone = bench(NOBODY, "--tokenizer", "broken.json")
+    assert (alone.exit_code, "--tokenizer goes with --input-len" in alone.stderr) == (2, True)
 
 
 def test_a_length_below_the_chat_template_is_a_row_with_the_least(start: Start) -> None:

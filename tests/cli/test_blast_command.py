@@ -14,6 +14,7 @@ from contract.harness.programs import rows, run
 from support import sim_fleet
 from support.raw_server import http, serving, vllm_pages
 from support.screens import on_a_terminal
+from support.word_tokenizer import word_tokenizer
 
 from toolkit.blast import machine
 from toolkit.cli import main
@@ -234,6 +235,43 @@ def test_prompts_and_answers_of_a_blast_have_exactly_the_wanted_tokens(
     } == {(96, 5)}
     (begun,) = select(FILE, "SELECT text FROM events WHERE kind = 'start'")
     assert begun["text"] == "random prompts of 96 tokens, 2 users a host"
+
+
+@pytest.mark.slow
+def test_the_prompts_of_a_blast_are_counted_by_a_tokenizers_file(
+    tmp_path: Path, fleet: str
+) -> None:
+    Path("hosts.txt").write_text(fleet)
+    word_tokenizer(tmp_path / "model" / "tokenizer.json")
+    lengths = ("--input-len", "96", "--tokenizer", "model", "--processes", "2", "--canaries", "20")
+    done = run("blast", *SHORT, *lengths, "--no-scout", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for one in rows(done.stdout):
+        (sums,) = select(
+            FILE,
+            f"SELECT sum(ok) AS ok, sum(prompt_tokens) AS p FROM tallies {OF_HOST}",
+            one["name"],
+        )
+        assert sums["ok"] > 0
+        # eight more by the simulator's chat template
+        assert sums["p"] == (96 + 8) * sums["ok"]
+    shots = select(FILE, "SELECT prompt_tokens FROM shots")
+    assert {each["prompt_tokens"] for each in shots} == {96 + 8}
+    # a run that goes on reads the same file
+    (begun,) = select(FILE, "SELECT id FROM runs")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    told = refused("--resume", begun["id"], "--duration", "3s", "--non-neutral")
+    assert "`model/tokenizer.json` cannot be read: no such file" in told
+
+
+def test_a_tokenizers_file_is_read_before_anything_is_sent_and_goes_with_a_length() -> None:
+    word_tokenizer(Path("words.json"))
+    words = (NOBODY, "--dry-run", "--tokenizer", "words.json")
+    assert "--tokenizer goes with --input-len" in refused(*words, code=2)
+    missing = refused(NOBODY, "--non-neutral", "--input-len", "96", "--tokenizer", "nowhere")
+    assert missing.startswith("Error: `nowhere` cannot be read: no such file or directory")
+    shown = CliRunner().invoke(main, ["blast", *words, "--input-len", "96"]).stdout
+    assert "Random prompts of 96 tokens, as `words.json` counts; no two are equal." in shown
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from toolkit.cli import VERBS
 HEAVY = (
     "aiohttp asyncio brotli click.shell_completion gevent httptools httpx importlib.resources jinja2 locust matplotlib"
     " multiprocessing numpy openai orjson pandas prometheus_client pydantic redis rich scapy sqlite3 sqlite_utils streamlit"
-    " subprocess tomllib uvloop zmq zstandard"
+    " subprocess tokenizers tomllib uvloop zmq zstandard"
 ).split()
 OURS = "toolkit.store toolkit.store.migrations toolkit.store.database toolkit.sim.engine toolkit.proxy.processes.server".split()
 """Of our own what costs most."""

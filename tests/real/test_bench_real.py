@@ -220,6 +220,23 @@ def test_prompts_and_answers_have_exactly_the_wanted_tokens(
     assert codes(json.loads(done.stdout)) == {"clean"}
 
 
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions"])
+def test_its_tokenizers_file_counts_a_prompts_text(
+    roomy_server: Any, vllm_home: Path, tmp_path: Path, endpoint: str
+) -> None:
+    model = vllm_home / "models" / "tiny-slow"
+    words = ("--endpoint", endpoint, "--input-len", "120", "--tokenizer", str(model))
+    run(tmp_path, roomy_server.url, "--num-prompts", "8", *words, "--max-tokens", "4")
+    with roomy_server.client() as client:
+        chat, text = (
+            client.post("/tokenize", json=said).json()["count"]
+            for said in ({"messages": [{"role": "user", "content": "Hi"}]}, {"prompt": "Hi"})
+        )
+    # of a chat the template's tokens come on top
+    template = chat - text if "chat" in endpoint else 0
+    assert {shot["prompt_tokens"] for shot in stored(tmp_path, "shots")} == {120 + template}
+
+
 def test_a_recorded_body_with_tools_is_replayed_whole(roomy_server: Any, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": schema}}

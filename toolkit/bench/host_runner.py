@@ -62,10 +62,12 @@ class HostRunner:
         nonce: str,
         model: str | None,
         on_record: Callable[[RequestRecord], None],
+        words: Words | None = None,
     ) -> None:
         """`nonce` is unlike any other host's and run's; `model` is what the command line asks for, None: what the host lists.
 
-        `on_record` gets each request's record once it is over.
+        `on_record` gets each request's record once it is over. `words`: what prompts of a wanted length are made of; None:
+        the host is asked.
         """
         self.client = client
         self.host = client.host
@@ -81,7 +83,7 @@ class HostRunner:
         """What its `/metrics` said before the load."""
         self._plan, self._profile, self._context = plan, profile, context
         self._nonce, self._wanted, self._on_record = nonce, model, on_record
-        self.words: Words | None = None
+        self.words = words
         """What prompts of a wanted length are made of here."""
         self._model = "unknown"
         self._after: EngineNumbers | None = None
@@ -125,7 +127,7 @@ class HostRunner:
     async def prepare(self) -> None:
         """Learn how to make prompts of a wanted length, the round trip, and the counters as they stand before the load."""
         lengths = read_lengths(self._plan.input_len or "")
-        if self.error is None and lengths:
+        if self.error is None and lengths and self.words is None:
             await self._learn_words(lengths)
         if self.error is None:
             self._rtt_ms = await self.client.rtt_ms()

@@ -58,6 +58,8 @@ class BenchPlan:
     """One of ENDPOINTS."""
     input_len: str | None = None
     """Tokens of each prompt, as `random_prompts.read_lengths` has it: made-up ones then; None: the profile's prompts."""
+    tokenizer: str | None = None
+    """The file that `input_len` is counted by; None: each host counts."""
     output_len: str | None = None
     """Tokens of each answer, likewise; None: up to the prompt's limit, and to `max_tokens`."""
     max_tokens: int = USUAL_MAX_TOKENS

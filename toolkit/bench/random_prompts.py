@@ -89,7 +89,7 @@ class Words:
     around: int = 1
     """Tokens of a prompt that says FIRST, with all that the server puts around it."""
     is_exact: bool = False
-    """The server counted; else a word is taken for a token, as INEXACT says."""
+    """The server, or its tokenizer's file, counted; else a word is taken for a token, as INEXACT says."""
 
     @property
     def least(self) -> int:
@@ -101,7 +101,7 @@ class Words:
         if lengths.least >= self.least:
             return None
         return (
-            f"no prompt can have {lengths.least} tokens here: its beginning and what the server puts around it are"
+            f"no prompt can have {lengths.least} tokens here: its beginning and what stands around it are"
             f" {self.around}, and {LEAST_OWN} more tell it from others; ask for {self.least} or more"
         )
 

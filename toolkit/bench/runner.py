@@ -20,7 +20,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.health import Fitness, Health, quiet_collector, short_turns
 from toolkit.bench.host_runner import HostRunner, task_group
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.random_prompts import INEXACT
+from toolkit.bench.random_prompts import INEXACT, Words
 from toolkit.bench.request_record import RequestContext
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
@@ -45,12 +45,15 @@ class Bench:
         profile: Profile,
         *,
         model: str | None = None,
+        words: Words | None = None,
         keep: Callable[[Sequence[RequestRecord]], None] = lambda _: None,
         show: Callable[[RequestRecord], None] = lambda _: None,
         over: Callable[[str, int, Sequence[RequestRecord]], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`keep` may refuse by a ToolkitError: a file that is locked or full ends no measurement, `warn` hears of it once.
+        """`words`: what all hosts' prompts of a wanted length are made of; None: each host is asked.
+
+        `keep` may refuse by a ToolkitError: a file that is locked or full ends no measurement, `warn` hears of it once.
 
         `over` gets a host's name, a level, counted from 0, and its records, once that host has had all of it.
         """
@@ -79,6 +82,7 @@ class Bench:
                 nonce=secrets.token_hex(8),
                 model=model,
                 on_record=self._take,
+                words=words,
             )
             for client in clients
         ]

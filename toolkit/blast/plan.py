@@ -3,7 +3,7 @@
 No clock, no socket, no file: profiles come as text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ class LoadSettings:
     endpoint: str = CHAT
     input_len: str | None = None
     """Tokens of each prompt, as `read_lengths` has it: made-up ones then, no two alike; None: the profile's prompts."""
+    tokenizer: str | None = None
+    """The file that `input_len` is counted by; None: each host counts."""
     output_len: str | None = None
     """Tokens of each answer, likewise."""
 
@@ -109,6 +111,10 @@ LOAD_OPTIONS = (
         help="Random prompts of this many tokens: 512, 256:1024, normal:512:64",
     ),
     LoadOption(
+        *("tokenizer", "--tokenizer", "TOOLKIT_TOKENIZER", "<file>", str, 0, 0),
+        help="Count --input-len by this tokenizer.json, without the chat template's own tokens",
+    ),
+    LoadOption(
         *("output_len", "--output-len", "TOOLKIT_OUTPUT_LEN", "<tokens>", str, 0, 0),
         help="Answers of exactly this many tokens, likewise",
     ),
@@ -129,6 +135,10 @@ class WorkerPlan(LoadSettings):
     workers: int = 1
     """That began together."""
     users_per_host: int = 1
+    words: Sequence[str] = ()
+    """Of one token each by the tokenizer's file, which need not be where the workers are; none: each host counts."""
+    tokens_around: int = 0
+    """By that file: a prompt's first word, and special tokens."""
 
     @property
     def profile(self) -> Profile:
@@ -165,6 +175,11 @@ def plan_of(said: Mapping[str, Any], source: tuple[str, str, Kind], hosts_hash: 
                 f"`--{name.replace('_', '-')} {settings[name]}` is no number of tokens",
                 "Write, e.g., `512`, `256:1024` or `normal:512:64`",
             )
+    if settings.get("tokenizer") and not settings.get("input_len"):
+        raise ToolkitError(
+            "`--tokenizer` counts the tokens of random prompts",
+            "Say how many with `--input-len`, or leave it out",
+        )
     if settings.get("endpoint", CHAT) not in ENDPOINTS:
         raise ToolkitError(
             f"`--endpoint {settings['endpoint']}` is none that a blast can ask",

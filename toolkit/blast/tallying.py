@@ -23,7 +23,7 @@ from toolkit.stats import Sketch
 Kind = Literal["ranked", "unique", "twin"]
 
 MESSAGE_FORMAT = 2
-"""Of what a master and its workers send each other; they must agree on it. 2: a plan has endpoint and lengths."""
+"""Of what a master and its workers send each other; they must agree on it. 2: a plan has endpoint, lengths and a tokenizer's words."""
 
 HIT_SHARE = 0.1
 """Of the unique canaries' median E2E: a repeat that took less may have come from memory."""

@@ -347,13 +347,20 @@ def json_option(each: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def length_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--input-len` and `--output-len`, by vLLM's names, too."""
+    """Give a command `--input-len`, `--tokenizer` and `--output-len`, by vLLM's names, too."""
     prompts = advanced(
         "--input-len",
         aliases=["--random-input-len"],
         type=LENGTH,
         metavar="TOKENS",
         help="Random prompts of this many tokens: `512`, `256:1024`, `normal:512:64`.",
+    )
+    counter = advanced(
+        "--tokenizer",
+        metavar="FILE",
+        type=FILE,
+        help="Count --input-len by this tokenizer.json (or a model's folder with one) for all hosts, "
+        "without the chat template's own tokens.  [default: as each host counts]",
     )
     answers = advanced(
         "--output-len",
@@ -362,7 +369,7 @@ def length_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="TOKENS",
         help="Answers of exactly this many tokens, likewise (vLLM, SGLang).",
     )
-    return prompts(answers(command))
+    return prompts(counter(answers(command)))
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:

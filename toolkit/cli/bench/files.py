@@ -66,6 +66,8 @@ def bench_page(judged: Sequence[Result], plan: BenchPlan, fitness: Fitness, prof
     prompts = f"the prompts of `{profile}`" if plan.input_len is None else "random prompts"
     if plan.input_len:
         prompts += f" of {read_lengths(plan.input_len)}"
+    if plan.tokenizer:
+        prompts += f" by `{plan.tokenizer}`"
     if plan.output_len:
         prompts += f", answers of {read_lengths(plan.output_len)}"
     many = "" if plan.requests is None else f"{counted(plan.requests, 'request')} to each host, "

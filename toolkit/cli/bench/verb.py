@@ -195,6 +195,7 @@ def command(
     mix: int | None,
     endpoint: str,
     input_len: str | None,
+    tokenizer: str | None,
     output_len: str | None,
     max_tokens: int | None,
     temperature: float | None,
@@ -256,6 +257,7 @@ def command(
             nonce is not None and repeat and not unique,
             "--nonce marks unique prompts; --repeat sends them as they are",
         ),
+        (tokenizer is not None and input_len is None, "--tokenizer goes with --input-len"),
         (
             max_tokens is not None and output_len is not None,
             "--output-len says how long answers are; leave --max-tokens out",
@@ -278,6 +280,7 @@ def command(
     from toolkit.bench.results import results
     from toolkit.bench.runner import Bench
     from toolkit.bench.summary import read_limits
+    from toolkit.bench.tokenizer import words_by
     from toolkit.cli.bench.files import bench_page, csv_text
     from toolkit.cli.catalog import profile_from
     from toolkit.cli.output import writing
@@ -313,6 +316,7 @@ def command(
         stream_share=stream_share,
         endpoint=endpoint,
         input_len=input_len,
+        tokenizer=tokenizer,
         output_len=output_len,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -329,6 +333,7 @@ def command(
         limits = None if goodput is None else read_limits(goodput)
     except ToolkitError as error:
         raise click.UsageError(f"{error.message}\n\nHint: {error.hint}") from error
+    words = words_by(tokenizer, input_len, endpoint) if tokenizer and input_len else None
     for what, path, option_name in (
         ("picture", chart, "--chart"),
         ("table", csv_file, "--csv"),
@@ -362,6 +367,7 @@ def command(
                 plan,
                 prompts,
                 model=model,
+                words=words,
                 keep=keep,
                 show=progress.add,
                 over=progress.over,

@@ -127,9 +127,8 @@ def sentences(plan: BlastPlan, scout_every_s: float | None) -> Iterator[str]:
     else:
         yield f"Every host is sent {plan.rate:g} requests per second, on schedule."
     if plan.input_len:
-        yield (
-            f"Random prompts of {read_lengths(plan.input_len)}, as each host's own tokenizer counts; no two are equal."
-        )
+        counter = f"`{plan.tokenizer}`" if plan.tokenizer else "each host's own tokenizer"
+        yield f"Random prompts of {read_lengths(plan.input_len)}, as {counter} counts; no two are equal."
     if plan.output_len:
         yield f"Answers of {read_lengths(plan.output_len)}: vLLM and SGLang are told to ignore the end of text."
     if plan.endpoint != CHAT:

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from toolkit.bench.tokenizer import words_by
 from toolkit.blast.pacing import users_for
 from toolkit.blast.plan import LOAD_OPTIONS, LoadSettings
 from toolkit.blast.script import STREAM_SHARE
@@ -117,7 +118,7 @@ def plan_of(
         notes.append(f"The phases of `{found.name}` begin anew")
     settings = {option.field: before.get(option.field) for option in LOAD_OPTIONS}
     settings |= {name: value for name, value in load.items() if value is not None}
-    return BlastPlan(
+    plan = BlastPlan(
         hosts=tuple(hosts),
         profile_word=word,
         profile=found,
@@ -128,6 +129,12 @@ def plan_of(
         notes=tuple(notes),
         **{name: value for name, value in settings.items() if value is not None},
     )
+    if plan.tokenizer:
+        if plan.input_len is None:
+            raise click.UsageError("--tokenizer goes with --input-len")
+        # refused now; the load's own process reads it again
+        words_by(plan.tokenizer, plan.input_len, plan.endpoint)
+    return plan
 
 
 def refuse_other_hosts(run: Run, hosts: Sequence[Host], known: Sequence[Host]) -> None:
