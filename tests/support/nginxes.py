@@ -16,7 +16,6 @@ from support.deployed import text_of
 from toolkit.deploy.nginx import kit
 from toolkit.deploy.site import Site
 
-INSTALL = "apt-get install nginx"
 MAIN = """
 daemon off;
 user root;
@@ -49,14 +48,10 @@ class Nginx:
 
 
 def program() -> str:
-    """Its file; without one the test is skipped, or fails in CI."""
+    """Its file; without one the test is skipped, which fails a run in CI (tests/conftest.py)."""
     found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if found is None:
-        missing = f"no nginx; {INSTALL}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        # outside CI nobody is made to install it; the reason shown is the command that does
-        pytest.skip(missing)
+        pytest.skip("no nginx; apt-get install nginx")
     return found
 
 

@@ -1,7 +1,6 @@
 """`toolkit deploy` on many stacks for the price of one start, and what it wrote; promtool, nginx and systemd-analyze, which read it."""
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -139,14 +138,10 @@ def deploy_each(
 
 
 def program(name: str, package: str) -> str:
-    """Its file; without one the test is skipped, or fails in CI."""
+    """Its file; without one the test is skipped, which fails a run in CI (tests/conftest.py)."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if found is None:
-        missing = f"no {name}: apt-get install --no-install-recommends {package}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        # outside CI nobody is made to install it; the reason shown is the command that does
-        pytest.skip(missing)
+        pytest.skip(f"no {name}: apt-get install --no-install-recommends {package}")
     return found
 
 
