@@ -151,7 +151,7 @@ class Tools:
     """Why it cannot fit; None: nothing is known against it."""
     say: Callable[[str], None]
     """Prints a sentence."""
-    now: Callable[[str], None] = lambda _: None
+    show_step: Callable[[str], None] = lambda _: None
     """Shows what is done now."""
     sim: bool = False
 
@@ -352,7 +352,7 @@ class Sweep:
         if kind == "url":
             cell.url = one_host(serving.url or "").url
         else:
-            tools.now(f"{place}: starting its server")
+            tools.show_step(f"{place}: starting its server")
             began_s = time.monotonic()
             server = self._start_server(one, name, profile)
             cell.url = server.first_line(READY_S[kind or "sim"]).rstrip("/")
@@ -366,7 +366,7 @@ class Sweep:
 
         # `toolkit serve` warms its engines itself; everybody else is warmed from outside
         if plan.warm and kind != "serve":
-            tools.now(f"{place}: warming up")
+            tools.show_step(f"{place}: warming up")
             levels = ",".join(map(str, warm_levels(plan.load.users)))
             words = ["warmup", str(hosts), "--profile", profile, "--concurrency", levels, "--json"]
             warmup = self._child(words, f"{name}-warmup")
@@ -384,7 +384,7 @@ class Sweep:
 
         counters = counters_of(cell.url, serving.key_env)
         # a blast that was cut off with us goes on, with the host that it had
-        tools.now(f"{place}: under load for {span(plan.load.duration_s)}")
+        tools.show_step(f"{place}: under load for {span(plan.load.duration_s)}")
         words = self._blast_words(str(hosts), profile, resume=self._blast_of(one, cell))
         load = self._child(words, f"{name}-load")
         if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S):
@@ -393,7 +393,7 @@ class Sweep:
             raise load.failure()
         cell.figures |= counters_moved(counters, counters_of(cell.url, serving.key_env))
         if plan.asking and serving.asked:
-            tools.now(f"{place}: asked for JSON")
+            tools.show_step(f"{place}: asked for JSON")
             figures, notes = invalid_json(plan.asking, cell.url, serving)
             cell.figures |= figures
             cell.notes += notes

@@ -99,7 +99,7 @@ def page(judged: Sequence[Result], fitness: Fitness, console: Console) -> Iterat
     if fitness.warning:
         yield Text(fitness.warning, style="bold red")
     elif measured := machine_sentence(fitness):
-        yield Text.assemble((measured[:12], "bold"), f" {measured[12:]}")
+        yield Text.assemble(("this machine", "bold"), f" {measured.removeprefix('this machine')}")
     yield Text(LEGEND, style="dim")
 
 

@@ -189,7 +189,7 @@ def command(
                     "Begin a new one",
                 ) from error
 
-        def show_now(what: str) -> None:
+        def show_step(what: str) -> None:
             waiting.what = what
 
         tools = Tools(
@@ -199,7 +199,7 @@ def command(
             database=database.resolve(),
             impossible=impossible_in(plan, sim=sim),
             say=to_stderr,
-            now=show_now,
+            show_step=show_step,
             sim=sim,
         )
         measuring = Sweep(plan, store, run.id, tools)
