@@ -349,7 +349,7 @@ def test_watching_outlives_a_missing_a_replaced_and_an_empty_database(
             path.unlink()
 
     steps = iter(["empty", "replaced", "same", "gone"])
-    monkeypatch.setattr("toolkit.cli.board.verb.time.sleep", happen)
+    monkeypatch.setattr("toolkit.cli.board.watch.time.sleep", happen)
     told = board(path, "--watch", "--count", "5", "--json")
     assert told.exit_code == 0
     assert [line.split(" ", 1)[1][:22] for line in told.stderr.splitlines()] == [
@@ -374,7 +374,7 @@ def test_watching_follows_a_run_that_grows_and_the_next_one(
                 blasted(path, hosts=5, seconds=20, seed=1, started_at=first.started_at + 99)
             )
 
-    monkeypatch.setattr("toolkit.cli.board.verb.time.sleep", happen)
+    monkeypatch.setattr("toolkit.cli.board.watch.time.sleep", happen)
     told = [
         json.loads(line)
         for line in board(path, "--watch", "--count", "3", "--json").stdout.splitlines()

@@ -29,7 +29,7 @@ from toolkit.cli.options import (
     run_word,
     tls_options,
 )
-from toolkit.cli.output import say
+from toolkit.cli.output import print_json, say
 from toolkit.cli.places import command_on, words_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -390,9 +390,9 @@ def _show_end(
     Raises ToolkitError when the load did not end by itself.
     """
     from toolkit.board.reveal import without_steps
+    from toolkit.board.standings import json_rows
     from toolkit.cli.blast.load import failure
     from toolkit.cli.board.table import print_board
-    from toolkit.cli.board.verb import print_json_board
 
     run = stored.run
     if not stored.has_begun():
@@ -405,7 +405,8 @@ def _show_end(
         last = stored.board()
     if last is not None and last.at_s is not None:
         if as_json:
-            print_json_board(last)
+            for row in json_rows(last):
+                print_json(row)
         else:
             print_board(last, list(without_steps(event for _, event in store.events(run))))
         strain = strain_of([second for _, second in store.loader_seconds(run)])
