@@ -1,10 +1,10 @@
-"""What a request is: its one canonical form, and the key that the cache, capture and the forecast go by.
+"""When two requests are the same: a body's canonical form, and the key of it by which the cache, capture and forecast find a request.
 
-Two bodies have one form exactly when they ask the same of a server: whitespace, escapes, the order of fields, `0` for `0.0`, and how
-the answer is viewed (`stream`, `stream_options`) do not count; every other field does, known or not. What stands deeper than a
-field, a message or a part of its content counts as it is written, order of keys and spelling of numbers included: servers hand tools
-to chat templates as they came (transformers' `tojson` sorts nothing and writes `1.0` as such), and an answer's keys come in the order
-of its JSON schema's. A body that two readers may take for different requests has no form. It guesses no defaults, touches no string.
+Two bodies have the same form exactly when they ask the same of a server. Whitespace, escapes, the order of fields, `0` for `0.0`, and
+the response format (`stream`, `stream_options`) make no difference; every other field does, known or not. What is nested deeper than
+a field, a message or a part of its content is compared as written, order of keys and spelling of numbers included: servers pass tools
+to chat templates as they came (transformers' `tojson` sorts nothing and writes `1.0` as `1.0`), and an answer's keys come in the order
+of its JSON schema's. A body that two JSON readers may read differently has no form. No default is filled in, no string is changed.
 """
 
 import gc
@@ -22,45 +22,48 @@ from typing import Any, NamedTuple
 import orjson
 
 SCHEMA = 2
-"""Version of the rules below, part of every key: what was stored under other rules is not found."""
+"""Version of these rules, part of every key: what was stored under other rules is not found."""
 KEY_BYTES = 16
 VIEWS = frozenset({"stream", "stream_options"})
-"""Ways to look at the same answer: one that was stored serves all of them."""
+"""Fields that choose the response format: one cached response serves all of them."""
 MAX_DEPTH = 64
 TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 INTEGERS = range(-(2**63), 2**64)
-"""What orjson keeps as integers; a longer one it reads as a float, and two seeds would become one."""
+"""What orjson reads as integers; one beyond them it reads as a float, and two seeds would become the same."""
 MAX_INTEGER_CHARS = 20
-"""`-9223372036854775808` and `18446744073709551615` have as many."""
+"""The length of `-9223372036854775808` and of `18446744073709551615`, the two ends of that range."""
 ROWS = frozenset({"messages", "input"})
-"""Lists of objects whose own keys are fields of a server's: their order does not count, nor that of their parts of content."""
+"""Lists of objects whose keys a server reads by name, so that the order of keys makes no difference; nor in their parts of content."""
 FLAT = frozenset({"logit_bias"})
-"""Objects of numbers by token: a server reads them one by one."""
+"""Objects from token to number, of which a server reads each number: `0` is `0.0` in them, too."""
 NESTED = frozenset({dict, list})
 SHORT_BYTES = 512
+"""Nested JSON up to this size is kept as a string (`_as_written`)."""
 
 MOST_VALUES = 2**17
-"""In a body of up to 4 MiB, whatever it holds them in: each costs up to 0.3 us and 240 bytes while it is read. 4 MiB of tools
-with a line of description each have 90,000. Of integers in flat lists, token ids, three count as one."""
+"""In a body of up to 4 MiB, at any depth: each value costs up to 0.3 us and 240 bytes of memory while the body is read. 4 MiB of
+tools with a line of description each have 90,000. Integers in flat lists are token ids: three count as one value."""
 FREE_BYTES = 4 * 2**20
+"""A larger body may hold more values, and more token ids, in proportion to what it has beyond this."""
 BYTES_A_VALUE = 48
-"""Beyond that size one more value is allowed for so many bytes."""
+"""For every so many bytes beyond `FREE_BYTES` one more value is allowed."""
 SMALL_BYTES = 64 * 1024
-"""A body up to this size is read without counting."""
+"""A body up to this size is read without counting its values first: it cannot cost much."""
 MOST_SLOW = 20_000
-"""Values and escapes up to which Python's own reader is asked what is wrong with a body: it takes 1 us for each."""
+"""Values and escapes. A body with more is not read again by Python's slow reader to see what is wrong: it takes 1 us for each."""
 TOO_MANY = "too many values"
 IDS = re.compile(
     rb'"(prompt|input|input_ids|token_ids)"[ \t\r\n]*:[ \t\r\n]*(\[[0-9,\[\] \t\r\n]{4096,}+)'
 )
-"""A long list of token ids, or of such lists, where servers take one, with what follows it up to the next field."""
+"""A list of token ids, or of such lists, in a field where servers take one: long enough to be worth reading apart. The match may
+run on behind the list, up to the next field."""
 PLACE = f"ids {secrets.token_hex(16)}"
-"""Stands for such a list while the rest of its body is read; nobody can guess it."""
+"""Stands in for such a list while the rest of the body is read; random, so that no client can send it."""
 MOST_IDS = 2**20
 BYTES_AN_ID = 6
-"""Beyond 4 MiB one more is allowed for so many bytes."""
+"""For every so many bytes beyond `FREE_BYTES` one more id is allowed."""
 SLICE_BYTES = 64 * 1024
-"""Of such a list at a time is read: an id in memory takes 40 bytes, as text 6."""
+"""So much of such a list is read at a time: an id takes 40 bytes in memory, and 6 as text."""
 
 Fields = dict[str, Any]
 
@@ -69,40 +72,43 @@ class Canonical(NamedTuple):
     """A body that has a canonical form."""
 
     form: bytes
-    """Compact JSON, keys sorted, without views and inert fields."""
+    """Compact JSON, keys sorted, without `VIEWS` and ignored fields."""
     fields: Fields
-    """The body as read, views and inert fields included; floats without a fraction became integers."""
+    """The body as read, `VIEWS` and ignored fields included; fields that are floats without a fraction became integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A body that has none."""
+    """A body that has no canonical form."""
 
     reason: str
     """`not UTF-8`, `not JSON`, `not a JSON object`, `duplicate keys`, `NaN or Infinity`, `lone surrogate`,
     `integer beyond 64 bits`, `number beyond a double`, `nested deeper than 64` or `too many values`; it never quotes the body."""
     fields: Fields | None = None
-    """What can be read all the same, of equal keys the last; None: nothing."""
+    """What could be read all the same, with the last value of a duplicate key; None: nothing."""
 
 
 def canonical(body: bytes, *, inert: frozenset[str] = frozenset()) -> Canonical | Refused:
-    """Read a body. `inert`: further top-level fields that are known not to change the answer, e.g., `user`."""
+    """Read a body. `inert`: more top-level fields to ignore, because they are known not to change the answer, e.g., `user`.
+
+    A long list of token ids is an orjson.Fragment in `fields`.
+    """
     if len(body) <= SMALL_BYTES:
         return _canonical(body, inert)
-    # it might cost much; long lists of token ids come as an orjson.Fragment
+    # a large body is checked for what reading it would cost, a long list of token ids apart from the rest
     match = IDS.search(body)
     start, end = (0, 0) if match is None else match.span(2)
-    # what follows the list up to the next field is none of it; a broken body's has no end
+    # the list ends at the last bracket of the match; in a broken body there may be none
     end = body.rfind(b"]", start, end) + 1
     if match is not None and end:
-        # a row of ids costs as much as eight ids
+        # each list within the list costs as much as eight ids
         ids_count = body.count(b",", start, end) + 8 * body.count(b"[", start, end)
         if ids_count > MOST_IDS + max(0, len(body) - FREE_BYTES) // BYTES_AN_ID:
             return Refused(TOO_MANY)
         ids = _compact_integers(body[start:end])
         if ids is not None:
             place = b'"%b"' % PLACE.encode()
-            # one list is read so, in one place: any other is read as everything else
+            # only the first long list is read apart; any other is read with the rest
             read = _bounded(body[:start] + place + body[end:], inert)
             name = match[1].decode()
             if isinstance(read, Canonical) and read.fields.get(name) == PLACE:
@@ -114,10 +120,10 @@ def canonical(body: bytes, *, inert: frozenset[str] = frozenset()) -> Canonical 
 
 
 def _bounded(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
-    """Read a body if that does not cost too much."""
+    """Read a large body, or refuse it where that would cost too much."""
     if _has_too_many_values(body):
         return Refused(TOO_MANY)
-    # the collector would look through the growing tree again and again, for three times the reader's own time
+    # the garbage collector would walk the growing tree again and again, and take three times as long as the reader itself
     pauses_gc = gc.isenabled()
     if pauses_gc:
         gc.disable()
@@ -135,7 +141,7 @@ def _canonical(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
         if "depth limit" in str(error):
             return Refused(TOO_DEEP)
         read, problem = _read_slowly(body)
-        # half a surrogate pair is all that Python takes in silence and orjson does not
+        # the only thing that Python's reader accepts without a word and orjson refuses is half a surrogate pair
         return Refused(problem or "lone surrogate", read)
     if type(fields) is not dict:
         return Refused("not a JSON object")
@@ -143,7 +149,7 @@ def _canonical(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
     if is_huge is None:
         return Refused(TOO_DEEP, fields)
     if is_huge:
-        # it may have been an integer too long for orjson, which reads it as a float
+        # it may have been an integer beyond 64 bits, which orjson reads as a float
         _, problem = _read_slowly(body)
         if problem is not None:
             return Refused(problem, fields)
@@ -153,11 +159,11 @@ def _canonical(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
         for name in names:
             if name in counting:
                 value = counting.pop(name)
-                # `"stream":true` is known to have one
+                # `"stream":true` has one colon
                 is_plain = names is VIEWS and type(value) is bool
                 colons += 1 if is_plain else orjson.dumps({name: value}).count(b":")
     form = orjson.dumps(counting, option=orjson.OPT_SORT_KEYS)
-    # of equal keys the reader keeps the last: with the others their colons are lost
+    # of duplicate keys the reader keeps the last: the colons of the others are missing now
     if colons + form.count(b":") != _colons(body):
         return Refused("duplicate keys", fields)
     return Canonical(form, fields)
@@ -168,8 +174,8 @@ def request_key(
 ) -> str:
     """32 hexadecimal digits for a canonical form that was sent to an endpoint.
 
-    `tenant`: among whom answers may be shared, as the proxy verified it. `model`: who answers, beyond the name in the
-    body: revision of the weights, adapter, epoch of the server. All of them make another key.
+    `tenant`: who may share the cached response, as the proxy verified it. `model`: which model answers, beyond the name in the body:
+    revision of the weights, adapter, and which start of the server. Another tenant or model makes another key.
     """
     digest = _begun(endpoint, tenant, model).copy()
     digest.update(form)
@@ -177,13 +183,13 @@ def request_key(
 
 
 def body_key(body: bytes) -> str:
-    """32 hexadecimal digits for the very bytes."""
+    """32 hexadecimal digits for a body's raw bytes, unread."""
     return blake2b(body, digest_size=KEY_BYTES).hexdigest()
 
 
 @lru_cache(maxsize=256)
 def _begun(endpoint: str, tenant: str | None, model: str | None) -> Any:
-    """A hash that has taken everything but the form; each part follows its length, so that none runs into the next."""
+    """The hash of all but the form, to be copied for each request; the length before each part keeps two parts from running together."""
     digest = blake2b(b"request %d " % SCHEMA, digest_size=KEY_BYTES)
     for part in (endpoint, tenant, model):
         told = b"" if part is None else part.encode("utf-8", "surrogatepass")
@@ -192,7 +198,7 @@ def _begun(endpoint: str, tenant: str | None, model: str | None) -> Any:
 
 
 def _compact_integers(text: bytes) -> bytes | None:
-    """A list of integers, or of such lists, without blanks; None: it is no such thing."""
+    """A list of integers, or of such lists, written without whitespace; None: it is neither."""
     is_rows = text.find(b"[", 1) >= 0
     written = []
     at, last = 1, len(text) - 1
@@ -205,7 +211,7 @@ def _compact_integers(text: bytes) -> bytes | None:
         except orjson.JSONDecodeError:
             return None
         again = orjson.dumps(values)[1:-1]
-        # made of digits, commas, brackets and blanks it can hold nothing but integers, those too long for 64 bits, and lists
+        # text of digits, commas, brackets and whitespace can hold only integers, floats read from integers beyond 64 bits, and lists
         if is_rows:
             is_fine = set(map(type, values)) == {list} and again.count(b"[") == len(values)
         else:
@@ -218,16 +224,16 @@ def _compact_integers(text: bytes) -> bytes | None:
 
 
 def _has_too_many_values(body: bytes) -> bool:
-    """Whether reading it would cost too much; asked before anything is built."""
+    """Whether reading it would cost too much, counted in the bytes before anything is read."""
     most = MOST_VALUES + max(0, len(body) - FREE_BYTES) // BYTES_A_VALUE
-    # a value follows a comma or begins a list or an object: there are no more than these; code in a text has as many
+    # every value follows a comma or comes first in a list or an object: there are at most so many, as strings may hold such signs, too
     if _structure(body) <= most:
         return False
     bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # a value has at most its name and itself in quotes
+    # a value has at most four quotes: two around its name and two around itself
     if bare.count(b'"') > 4 * most:
         return True
-    # a quote for each text, so that a list of texts is not taken for one of integers
+    # each string becomes one quote, so that a list of strings is not taken for one of integers, whose digits are dropped
     outside = b'"'.join(bare.split(b'"')[::2]).translate(None, b"0123456789 \t\r\n")
     without_ids = re.sub(rb"\[,+\]", b"", outside)
     return _structure(without_ids) + (len(outside) - len(without_ids)) // 3 > most
@@ -238,20 +244,20 @@ def _structure(body: bytes) -> int:
 
 
 def _colons(body: bytes) -> int:
-    """How many there are once escapes are read."""
+    """How many colons there are once escapes are read."""
     found = body.count(b":")
     if b"\\u003" in body:
-        # behind an escaped backslash it is no escape
+        # after an escaped backslash, `u003a` is plain text
         bare = body.replace(rb"\\", b"")
         found += bare.count(rb"\u003a") + bare.count(rb"\u003A")
     return found
 
 
 def _has_huge_number(fields: Fields) -> bool | None:
-    """Whether a float anywhere is too large for 64 bits; None: it is nested too deep to be looked through."""
+    """Whether a float anywhere is beyond 64 bits; None: the fields are nested too deep to tell."""
     is_huge = False
     below = list(fields.values())
-    # level by level, at C's speed for the most part
+    # a whole level at a time, so that most of the work is done in C
     for _ in range(MAX_DEPTH):
         kinds = set(map(type, below))
         if float in kinds:
@@ -269,9 +275,9 @@ def _has_huge_number(fields: Fields) -> bool | None:
 
 
 def _counting(fields: Fields) -> Fields:
-    """The fields as they go into the form: numbers folded where their spelling does not count, all else as written.
+    """The fields as they go into the form: `1.0` becomes `1` where the spelling makes no difference, all else stays as written.
 
-    Floats that are fields themselves are folded in `fields`, too.
+    Fields that are floats themselves change in `fields`, too.
     """
     counting: Fields = {}
     for name, value in fields.items():
@@ -302,7 +308,7 @@ def _list(name: str, value: list[Any]) -> Any:
 
 
 def _row(row: Fields) -> Fields:
-    """A message, or a part of its content: its own keys in any order, what they hold as written."""
+    """A message, or a part of its content: its keys in any order, nested values as written."""
     shown: Fields | None = None
     for name, value in row.items():
         kind = type(value)
@@ -320,12 +326,12 @@ def _row(row: Fields) -> Fields:
 
 def _as_written(value: Any) -> str | bytes:
     text = orjson.dumps(value)
-    # its buffer takes 1 KiB however short the text: 28,000 that are kept took 3 us each, copied 0.4 us
+    # orjson's buffer takes 1 KiB however short the text is: keeping 28,000 of them took 3 us each, copying 0.4 us
     return text.decode() if len(text) < SHORT_BYTES else text
 
 
 def _folded(number: float) -> int | float:
-    """An integer for a float without a fraction."""
+    """A float without a fraction as an integer, where 64 bits hold it."""
     return int(number) if number.is_integer() and -(2.0**63) <= number < 2.0**64 else number
 
 
@@ -334,7 +340,7 @@ def _all_folded(values: Iterable[Any]) -> list[Any]:
 
 
 def _read_slowly(body: bytes) -> tuple[Fields | None, str | None]:
-    """Read a body as Python does; and what is wrong with it."""
+    """What Python's own reader makes of a body, and what is wrong with it."""
     if len(body) > SMALL_BYTES and _structure(body) + body.count(b"\\") > MOST_SLOW:
         return None, TOO_MANY
     problems: list[str] = []
@@ -370,7 +376,7 @@ class _SlowReader(json.JSONDecoder):
         return fields
 
     def _integer(self, text: str) -> Any:
-        # thousands of digits would take Python a quadratic time
+        # Python's time for an integer grows with the square of its digits
         if len(text) > MAX_INTEGER_CHARS or int(text) not in INTEGERS:
             self._problems.append("integer beyond 64 bits")
             return float(text)
