@@ -252,7 +252,7 @@ class HostHandler:
                     self._canary_is_out = False
 
             self._canary_is_out = True
-            self.run.aside(send_canary)
+            self.run.track_in_background(send_canary)
 
         answer = self._send(order, user.connection, planned_s)
         user.failures = 0 if answer is not None else user.failures + 1

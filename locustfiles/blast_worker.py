@@ -1,6 +1,6 @@
-"""One run on one worker: its handlers, a report to the master once a second, and an end that loses no request.
+"""What one load process does in one run: requests in flight, a report to the master once a second, an end that loses no request.
 
-A process that loads hosts has one, be it a worker of a master's or alone. Nothing here knows the database.
+The process is a Locust worker, or the only one of its run. Nothing here knows the database.
 """
 
 import time
@@ -18,11 +18,11 @@ from toolkit.blast.tallying import Tallying
 from toolkit.records import LoaderSecond
 
 REPORT_AFTER_S = 0.05
-"""After a second is over: all workers report in step, so that the master stores their parts together."""
+"""How long after a second's end it is reported: all workers do so at once, so that the master stores their parts together."""
 LAG_EVERY_S = 0.02
-"""How often the event loop's lateness is looked at: 50 times a second cost 0.1 % of a core."""
+"""How often the event loop's lag is measured: 50 times a second cost 0.1 % of a core."""
 SILENT_AFTER_S = 5.0
-"""A master that is silent for so long stores nothing either, and its hosts are to be left alone."""
+"""A master that sent no heartbeat for so long stores nothing either: no more requests are sent until it is back."""
 
 
 class WorkerRun:
@@ -41,9 +41,9 @@ class WorkerRun:
         fire: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """`number` is unlike any other worker's of this master; `users_per_host`: how many all workers together should have now.
+        """`number`: another for each worker of a master; `users_per_host`: how many all workers together should have now.
 
-        `send` brings a message to the master, `fire` is Locust's request event, `say` shows a person one sentence.
+        `send` brings a message to the master, `fire` is Locust's request event, `say` prints one sentence.
         """
         self.plan, self.name, self.number = plan, name, number
         self.users_per_host, self.fire, self.say = users_per_host, fire, say
@@ -53,13 +53,13 @@ class WorkerRun:
         self.tallying = Tallying(plan.run, name, send)
         self.handlers = {address.host.name: HostHandler(address, self) for address in addresses}
         self._master_at_s = now_s if has_master else None
-        """When the master last showed that it lives."""
+        """When its last heartbeat came; None: there is no master."""
         self._in_flight: set[Any] = set()
         """Greenlets whose requests are under way."""
         self._idle = Event()
         self._is_open, self._is_hurried = True, False
-        self._next_s = int(self.wall())
-        self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
+        self._next_second = int(self.wall())
+        self._measured_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
         self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
 
     def wall(self) -> float:
@@ -69,20 +69,20 @@ class WorkerRun:
     @property
     def may_send(self) -> bool:
         """Whether users may send now."""
-        return self._is_open and not self._is_forgotten
+        return self._is_open and not self._is_master_silent
 
     @property
-    def _is_forgotten(self) -> bool:
+    def _is_master_silent(self) -> bool:
         last_s = self._master_at_s
         return last_s is not None and time.monotonic() - last_s > SILENT_AFTER_S
 
     @property
     def under_way(self) -> int:
-        """Requests whose answers are not over."""
+        """Requests in flight."""
         return len(self._in_flight)
 
     def track(self, work: Callable[[], None]) -> None:
-        """Do a request's work in this greenlet, which counts as in flight meanwhile."""
+        """Send one request, as `work` does, in this greenlet; it counts as in flight until its answer is over."""
         user = gevent.getcurrent()
         self._in_flight.add(user)
         try:
@@ -94,16 +94,16 @@ class WorkerRun:
             if not self._in_flight:
                 self._idle.set()
 
-    def aside(self, work: Callable[[], None]) -> None:
-        """Send a request beside the users'; a clean end waits for it as for theirs."""
+    def track_in_background(self, work: Callable[[], None]) -> None:
+        """The same in a greenlet of its own; a clean end waits for it, too."""
         greenlet = gevent.spawn(self.track, work)
-        # from now on: it runs only once the others rest, or is killed before
+        # counted from now on, as it starts later; if it is killed before, `track` never discards it
         self._in_flight.add(greenlet)
         greenlet.rawlink(self._in_flight.discard)
 
     def master_lives(self) -> None:
-        """Note a sign of life of the master's."""
-        if self._is_forgotten:
+        """Note a heartbeat of the master's. What could not be sent while it was silent is no host's failure."""
+        if self._is_master_silent:
             for handler in self.handlers.values():
                 handler.skip()
         if self._master_at_s is not None:
@@ -112,7 +112,7 @@ class WorkerRun:
     # --- the end -------------------------------------------------------------------------------------
 
     def drain(self, limit_s: float) -> None:
-        """Begin no more requests, and wait for the answers under way; one that does not come is a failure."""
+        """Begin no more requests, and wait for the answers in flight; one that does not come in time is a failure."""
         if self._is_open:
             for handler in self.handlers.values():
                 handler.charge(OVERDUE_S)
@@ -127,7 +127,7 @@ class WorkerRun:
             self.hurry()
 
     def hurry(self) -> None:
-        """Wait for no answer any more, and blame nobody for it."""
+        """Stop waiting for answers; those still in flight are nobody's failures."""
         if self._in_flight:
             self.say("The answers that are under way are left")
         self._is_hurried = True
@@ -156,23 +156,23 @@ class WorkerRun:
         while True:
             due_s = int(self.wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
             gevent.sleep(max(0.0, due_s - self.wall()))
-            now_s = int(self.wall())
+            this_second = int(self.wall())
             if self.may_send:
                 for handler in self.handlers.values():
                     handler.charge()
-            self._note_seconds(now_s)
+            self._note_seconds(this_second)
             try:
-                self.tallying.report(self.wall(), before_s=now_s)
+                self.tallying.report(self.wall(), before_s=this_second)
             except Exception as error:  # noqa: BLE001 (whatever it was, the next message brings the content)
                 self.say(f"The master cannot be reached ({error}); the next second brings it all")
 
     def _note_seconds(self, before_s: int) -> None:
-        """How this process fared since the last time; equal for all seconds in which it could not even look."""
+        """Add this process's CPU and lag since the last call, the same for every second since: it may have been too busy to measure each."""
         now_s, cpu_s = time.monotonic(), time.process_time()
-        cpu_share = (cpu_s - self._cpu_s) / max(1e-9, now_s - self._looked_s)
+        cpu_share = (cpu_s - self._cpu_s) / max(1e-9, now_s - self._measured_s)
         lag_ms = self._lag_s * 1000
-        self._looked_s, self._cpu_s, self._lag_s = now_s, cpu_s, 0.0
-        for at_s in range(self._next_s, before_s):
+        self._measured_s, self._cpu_s, self._lag_s = now_s, cpu_s, 0.0
+        for at_s in range(self._next_second, before_s):
             second = LoaderSecond(
                 run=self.plan.run,
                 at_s=at_s,
@@ -183,7 +183,7 @@ class WorkerRun:
                 limited=cpu_share > MOST_CPU_SHARE or lag_ms > MOST_SEND_LAG_MS,
             )
             self.tallying.add_second(second)
-        self._next_s = max(self._next_s, before_s)
+        self._next_second = max(self._next_second, before_s)
 
     def _watch_lag(self) -> None:
         while True:
