@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,12 @@ class Screen(io.StringIO):
         count = super().write(text)
         self.written.set()
         return count
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: what is shown ends in `0 s`."""
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 def test_a_terminal_is_told_what_is_awaited_and_the_line_goes(
