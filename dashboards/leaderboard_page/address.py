@@ -135,8 +135,8 @@ _BEGIN = re.compile(rf'href="\?({"|".join(_REPLACED)})='.encode())
 
 def link(**words: object) -> str:
     """A link that changes these words of the view, e.g., `?host=alice`; an empty one means the usual."""
-    said = {key: value for key, value in words.items() if value is not None}
-    return f"?{urlencode(said, errors='replace')}"  # a host may be called by half a character
+    given = {key: value for key, value in words.items() if value is not None}
+    return f"?{urlencode(given, errors='replace')}"  # a host may be called by half a character
 
 
 def story_link(at: float, host: str | None) -> str:

@@ -67,7 +67,7 @@ def badge(verdict: Verdict) -> Markup:
     )
 
 
-def spoken(one: Standing | HostSummary) -> list[Verdict]:
+def shown_verdicts(one: Standing | HostSummary) -> list[Verdict]:
     """The verdicts that are shown: a badge for everybody without a fault would say nothing."""
     return [verdict for verdict in one.verdicts if verdict.code != "clean"]
 
@@ -86,7 +86,7 @@ def evidence(
             data_key=f"{one.name}/{verdict.code}/{number}",
         )
         for one in standings
-        for number, verdict in enumerate(spoken(one))
+        for number, verdict in enumerate(shown_verdicts(one))
     ]
     if not rows:
         return None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from leaderboard_page.address import story_link
-from leaderboard_page.badges import error_level
+from leaderboard_page.badges import ERROR_LEVELS, error_level
 from toolkit.board.history import Density, Heat, HostSeries, Ranks
 from toolkit.board.standings import Standing
 from toolkit.records import Event
@@ -58,7 +58,6 @@ MOST_BINS = 72
 """Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""
 BUCKET = (1 + ALPHA) / (1 - ALPHA)
 """Each of the sketch's buckets is this much above the one before."""
-_LEVELS = tuple((f"over{percent}", f"errors over {percent} %") for percent in (1, 5, 10))
 
 
 # --- whose line is which --------------------------------------------------------------------------
@@ -164,11 +163,11 @@ def rank_chart(
     happened = [e for e in events if e.kind in MARKED and x.low <= e.at <= x.high + SAME_MOMENT_S]
     for number, event in enumerate(happened, 1):
         href = story_link(event.at, event.name)
-        words = tag("a", sentence(event), href=href)
+        words = tag("a", event_sentence(event), href=href)
         listed.append(tag("li", tag("b", number, class_=f"mark {event.kind}"), words))
         at, level = x.at(event.at), 1.0
         if event.name is None:
-            rules.append(rule(at, class_=event.kind, title=sentence(event)))
+            rules.append(rule(at, class_=event.kind, title=event_sentence(event)))
         else:
             of_host = [point for point in points.get(event.name, ()) if point is not None]
             level = min(of_host, key=lambda point: abs(point[0] - at), default=(at, -1.0))[1]
@@ -183,7 +182,7 @@ def rank_chart(
                 x=at,
                 y=level,
                 class_=f"mark {event.kind}" + (" all" if event.name is None else ""),
-                title=sentence(event),
+                title=event_sentence(event),
                 data_key=f"mark/{number}",
                 style=f"margin-left:{1.7 * beside:.1f}em",
             )
@@ -208,7 +207,7 @@ _HAPPENED = {
 }
 
 
-def sentence(event: Event) -> str:
+def event_sentence(event: Event) -> str:
     """An event in words: `14:32:10 alice restarted: vLLM 0.11.2`."""
     what = _HAPPENED.get(event.kind, event.kind)
     if event.text and event.kind in {"restart", "model", "config"}:
@@ -289,7 +288,7 @@ def tradeoff_chart(
         note = last_signs.get(one.name, failing)
         kinds = ("dot", SHAPES[STROKES.index(look.stroke)], "best" if one.name in best else None)
         kinds += ("down" if one.name in last_signs else level,)
-        told = f"{one.name}: {rate(one.rps)} requests/s, p95 {milliseconds(one.p95_ms)}"
+        figures = f"{one.name}: {rate(one.rps)} requests/s, p95 {milliseconds(one.p95_ms)}"
         star = tag("i", class_="star") if one.name == honest_leader else None
         more = tag("small", f" {note}") if note else None
         dots.append(
@@ -299,7 +298,7 @@ def tradeoff_chart(
                 y=y.at(one.rps),
                 class_=" ".join(filter(None, kinds)),
                 style=host_style(one.name, styles),
-                title=f"{told}, {note}" if note else told,
+                title=f"{figures}, {note}" if note else figures,
                 data_host=one.name,
             )
         )
@@ -323,7 +322,10 @@ def _key_of(
     listed = [
         (len(front) > 1, tag("i", class_="dashes"), "Pareto front: nobody is faster and busier"),
         (any(one.name == honest_leader for one in known), tag("i", class_="star"), "honest leader"),
-        *((level in levels, tag("i", class_=f"spot {level}"), text) for level, text in _LEVELS),
+        *(
+            (level in levels, tag("i", class_=f"spot {level}"), f"errors over {100 * above:.0f} %")
+            for above, level in reversed(ERROR_LEVELS)
+        ),
         (any(one.trouble == "down" for one in known), tag("i", class_="spot down"), "down"),
     ]
     items = [tag("li", sign, text) for is_there, sign, text in listed if is_there]

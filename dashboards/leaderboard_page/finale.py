@@ -5,7 +5,7 @@ Nobody is named for a figure that is not sure, or who fails; and the categories 
 
 from collections.abc import Mapping
 
-from leaderboard_page.badges import badge, spoken
+from leaderboard_page.badges import badge, shown_verdicts
 from leaderboard_page.standings_table import RANKINGS
 from leaderboard_page.strip import margin
 from toolkit.board.ranking import may_lead
@@ -39,7 +39,7 @@ def finale(board: Board, *, best_honest: Board, categories: Mapping[RankBy, Boar
                 "li",
                 tag("span", word, f", tied with {_names(tied)}" if tied else None, class_="what"),
                 tag("b", tag("span", one.name, class_="name"), class_="value"),
-                tag("span", [badge(verdict) for verdict in spoken(one)], class_="badges"),
+                tag("span", [badge(verdict) for verdict in shown_verdicts(one)], class_="badges"),
                 tag("span", _figure(one, board.rank_by), class_="below"),
                 ahead,
                 class_="step" + (" leader" if place == 0 else ""),

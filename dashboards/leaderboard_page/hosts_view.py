@@ -11,9 +11,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from leaderboard_page.address import Address, link, with_view
-from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, spoken
+from leaderboard_page.badges import MOST_OPEN, badge, evidence, icon, shown_verdicts
 from leaderboard_page.sections import captured_figures, feeding, rows
-from leaderboard_page.source import DatabaseSource, ReadResult, sentence
+from leaderboard_page.source import DatabaseSource, ReadResult, error_sentence
+from leaderboard_page.strip import fact
 from toolkit.bench.contrast import tied
 from toolkit.bench.evidence import over_at
 from toolkit.bench.summary import HostSummary, summary
@@ -21,7 +22,7 @@ from toolkit.board.inventory import Inventory, inventory
 from toolkit.board.standings import reasons
 from toolkit.cli.runs import Listed, listed
 from toolkit.errors import ToolkitError
-from toolkit.records import MOST_ERRORS, RequestRecord, Run, Sighting, Verdict
+from toolkit.records import RequestRecord, Run, Sighting, Verdict
 from toolkit.report.html import Markup, tag
 from toolkit.store import Store
 from toolkit.units import (
@@ -64,8 +65,8 @@ class Known:
     inventory: Inventory
     newest: tuple[Sighting, ...]
     """Each host's last snapshot, by name."""
-    telling: Mapping[str, Sighting]
-    """By name: the last one with settings, as a host that is down tells none."""
+    with_settings: Mapping[str, Sighting]
+    """By name: the last one with settings, as that of a host that is down has none."""
     bench: Listed | None
     ranking: tuple[HostSummary, ...]
     """Of the newest bench, the most requests/s first."""
@@ -77,12 +78,10 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
     """Read what was stored up to a moment: the newest snapshot of each host, the newest bench, the newest capture."""
     # of one name at several addresses the one seen last
     newest = {seen.name: seen for seen in sorted(store.newest_sightings(until), key=_at)}
-    telling = {
+    with_settings = {
         seen.name: seen for seen in sorted(store.newest_sightings(until, telling=True), key=_at)
     }
-    bench, ranking, captured = None, (), None
-    benches = store.runs(verb="bench", limit=NEWEST_RUNS)
-    run = next((run for run in benches if run.started_at <= until), None)
+    bench, ranking, run = None, (), newest_bench(store, until)
     if run is not None:
         (bench,) = listed(store, [run])
         keep_s = max(BENCH_KEEP_S, KEEP_PER_REQUEST_S * bench.requests)
@@ -92,19 +91,29 @@ def known(source: DatabaseSource, store: Store, until: float) -> Known:
             partial(_bench_until, store, run, bench, until),
             keep_s=keep_s if run.ended_at is None else 0.0,
         )
-    for capture in store.runs(verb="capture", limit=NEWEST_RUNS):
-        said = store.capture(capture.id) if capture.started_at <= until else None
-        if said and (said.get("to_ts") or 0) <= until:
-            captured = said
-            break
     return Known(
         inventory=inventory(store, until),
         newest=tuple(newest[name] for name in sorted(newest)),
-        telling=telling,
+        with_settings=with_settings,
         bench=bench,
         ranking=ranking,
-        captured=captured,
+        captured=newest_capture(store, until, until),
     )
+
+
+def newest_bench(store: Store, begun_by: float) -> Run | None:
+    """The newest bench that had begun by a moment."""
+    benches = store.runs(verb="bench", limit=NEWEST_RUNS)
+    return next((run for run in benches if run.started_at <= begun_by), None)
+
+
+def newest_capture(store: Store, begun_by: float, until: float) -> Mapping[str, Any] | None:
+    """What the newest capture says of itself that had begun by a moment, and saw nothing later than `until`."""
+    for run in store.runs(verb="capture", limit=NEWEST_RUNS):
+        found = store.capture(run.id) if run.started_at <= begun_by else None
+        if found and (found.get("to_ts") or 0) <= until:
+            return found
+    return None
 
 
 def _at(seen: Sighting) -> float:
@@ -176,22 +185,18 @@ def hosts_view(
     """The whole page; while the board of any run is frozen it shows nothing that came after that."""
     run, store = found.feed and found.feed.run, source.store
     if store is None:
-        return _bytes(feeding(found.trouble))
+        return feeding(found.trouble).to_bytes()
     try:
         until = source.public_until(now)
         key = ("hosts", run and run.id, until)
         seen = source.once(key, now, lambda: known(source, store, until), keep_s=KEEP_S)
     except ToolkitError as error:
-        return _bytes(feeding(sentence(error)))
+        return feeding(error_sentence(error)).to_bytes()
     if not seen.inventory.words and run is None:
-        return _bytes(feeding(found.trouble))
-    drawn = source.once((*key, "drawn"), seen, lambda: _bytes(_body(seen)))
-    head = _bytes(_head(seen, found, name, now=now, viewers=viewers))
-    return with_view(head, address) + drawn
-
-
-def _bytes(html: Markup) -> bytes:
-    return html.encode("utf-8", "replace")
+        return feeding(found.trouble).to_bytes()
+    drawn = source.once((*key, "drawn"), seen, lambda: _body(seen).to_bytes())
+    head = _head(seen, found, name, now=now, viewers=viewers)
+    return with_view(head.to_bytes(), address) + drawn
 
 
 def _head(seen: Known, found: ReadResult, name: str, *, now: float, viewers: int) -> Markup:
@@ -218,7 +223,7 @@ def _head(seen: Known, found: ReadResult, name: str, *, now: float, viewers: int
     strip = tag(
         "header",
         tag("h1", name if run is None else f"{name}: hosts", class_="title"),
-        tag("ul", [_fact(*fact) for fact in facts], class_="facts"),
+        tag("ul", [fact(*each) for each in facts], class_="facts"),
         trouble if found.trouble else None,
         class_="strip",
     )
@@ -232,19 +237,8 @@ def _head(seen: Known, found: ReadResult, name: str, *, now: float, viewers: int
             " and this page turns into the leaderboard" if there.next_step[0] == "blast" else None
         )
         first = ("leader", "next step", there.next_step[0], (command, turns))
-    cards = tag("ul", _fact(*first), [_fact(*card) for card in _cards(seen)], class_="kpis")
+    cards = tag("ul", fact(*first), [fact(*card) for card in _cards(seen)], class_="kpis")
     return Markup.joined((strip, cards))
-
-
-def _fact(key: str, what: str, value: object, below: object = None) -> Markup:
-    """A fact of the strip, or a card."""
-    return tag(
-        "li",
-        tag("span", what, class_="what"),
-        tag("b", value, class_="value"),
-        None if below is None else tag("span", below, class_="below"),
-        class_=key,
-    )
 
 
 def _cards(seen: Known) -> Iterator[tuple[str, str, object, object]]:
@@ -282,7 +276,7 @@ def _cards(seen: Known) -> Iterator[tuple[str, str, object, object]]:
 
 def _explained(one: HostSummary) -> bool:
     """Whether a host's place is not its engine's own work, or nobody knows."""
-    return bool(reasons(one.verdicts)) or one.errors > MOST_ERRORS * one.requests
+    return bool(reasons(one.verdicts)) or one.is_failing
 
 
 def _body(seen: Known) -> Markup:
@@ -369,13 +363,15 @@ def _hosts(seen: Known) -> Markup:
         words = "toolkit scout hosts.txt --watch", " shows each host's settings here, live."
         return tag("section", title, _absent("snapshot", *words), class_="hosts")
 
-    told = [seen.telling.get(each.name, each) for each in seen.newest]
+    with_settings = [seen.with_settings.get(each.name, each) for each in seen.newest]
     usual: dict[str, str] = {}
     for column in COLUMNS:
-        values = Counter(value for one in told if (value := column.written(one)) is not None)
+        values = Counter(
+            value for one in with_settings if (value := column.written(one)) is not None
+        )
         if column.is_setting and values:
             value, count = values.most_common(1)[0]
-            if len(told) >= LEAST_TO_DIFFER and 2 * count > values.total():
+            if len(with_settings) >= LEAST_TO_DIFFER and 2 * count > values.total():
                 usual[column.key] = value
 
     answering = sum(each.status != "down" for each in seen.newest)
@@ -383,10 +379,10 @@ def _hosts(seen: Known) -> Markup:
     for each in seen.newest:
         for finding in each.findings:
             grouped.setdefault((finding.code, finding.text), []).append(each.name)
-    verdicts = {one.name: spoken(one) for one in seen.ranking}
+    verdicts = {one.name: shown_verdicts(one) for one in seen.ranking}
     last_at = max(each.at for each in seen.newest)
     lines = []
-    for each, settings in zip(seen.newest, told, strict=True):
+    for each, settings in zip(seen.newest, with_settings, strict=True):
         badges = [
             finding_badge(finding.code, finding.text)
             for finding in each.findings
@@ -506,8 +502,8 @@ def _bench(seen: Known) -> Markup:
         is_tied = above is not None and above.name in one.tied_with
         tie = tag("abbr", "=", title="This run cannot tell it from the host above")
         above = one
-        badges = [badge(verdict) for verdict in spoken(one)]
-        if one.errors > MOST_ERRORS * one.requests:
+        badges = [badge(verdict) for verdict in shown_verdicts(one)]
+        if one.is_failing:
             kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
             failing = tag("span", icon("warning"), "failing", class_="badge foul", title=kinds)
             badges.insert(0, failing)

@@ -176,7 +176,7 @@ const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => 
 
 // --- the data's age goes on by itself, so that figures of a dead server are seen to be old ---
 
-function told(seconds) {
+function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 120) return `${whole} s`;
   const minutes = Math.floor(whole / 60);
@@ -188,7 +188,7 @@ function grow(state) {
   for (const age of state.root.querySelectorAll(".age[data-age]")) {
     const seconds = Number(age.dataset.age) + (performance.now() - state.taken) / 1000;
     const late = seconds > Number(age.dataset.stale) ? "stale" : seconds > Number(age.dataset.late) ? "late" : "fresh";
-    const text = told(seconds);
+    const text = span(seconds);
     if (age.textContent !== text) age.textContent = text;
     if (age.dataset.state !== late) age.dataset.state = late;
   }

@@ -23,7 +23,7 @@ from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.live import show, style
 from leaderboard_page.presenter import presenter_keys
 from leaderboard_page.scene import REST_S, Scene, scene_of
-from leaderboard_page.source import DatabaseSource, sentence
+from leaderboard_page.source import DatabaseSource, error_sentence
 from leaderboard_page.strip import title
 from toolkit.board.standings import csv_of, usual_window_s
 from toolkit.cli.places import DATABASE
@@ -44,7 +44,7 @@ JITTER = 0.1
 """Each viewer's intervals are up to this much longer, so that fifty who came at once do not stay in step."""
 
 
-def asked() -> argparse.Namespace:
+def options() -> argparse.Namespace:
     """What the server was started with: the database (else TOOLKIT_DB, else the usual one), a title and a logo."""
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     words.add_argument("--db", type=Path, default=os.environ.get("TOOLKIT_DB") or DATABASE)
@@ -62,7 +62,7 @@ def source_of(path: Path) -> DatabaseSource:
 
 def main() -> None:
     """One viewer's page."""
-    given = asked()
+    given = options()
     brand = branding(given.title, given.logo)
     st.set_page_config(page_title=brand.title, page_icon=str(ICON), layout="wide")
     address = controls.current()
@@ -155,7 +155,7 @@ def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...],
     try:
         show(scene.fast(source.present(viewer), name), key="fast")
     except ToolkitError as error:
-        show(tag("p", sentence(error), class_="trouble").encode("utf-8", "replace"), key="fast")
+        show(tag("p", error_sentence(error), class_="trouble").to_bytes(), key="fast")
         return
     if "presenter" in st.session_state:  # what it asks of the scene has been read
         presenter_keys(scene, st.session_state["presenter"])

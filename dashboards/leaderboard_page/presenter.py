@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from leaderboard_page.scene import Scene
-from leaderboard_page.source import sentence
+from leaderboard_page.source import error_sentence
 from toolkit.errors import ToolkitError
 from toolkit.records import Event
 from toolkit.store import Store
@@ -35,7 +35,7 @@ def presenter_keys(scene: Scene, secret: str) -> None:
             with Store.open_existing(scene.source.path) as store:
                 store.add_event(event)
         except ToolkitError as error:
-            st.session_state["presenter_trouble"] = sentence(error)
+            st.session_state["presenter_trouble"] = error_sentence(error)
         scene.source.forget()
 
     left = len(scene.covered)

@@ -33,7 +33,7 @@ from leaderboard_page.address import MOST_ROWS, parsed
 from leaderboard_page.branding import Branding
 from leaderboard_page.hosts_view import hosts_view
 from leaderboard_page.scene import Scene, scene_of
-from leaderboard_page.source import DatabaseSource, sentence
+from leaderboard_page.source import DatabaseSource, error_sentence
 from leaderboard_page.strip import title
 from toolkit.board.standings import json_rows
 from toolkit.errors import ToolkitError
@@ -100,8 +100,8 @@ def publish(
             except ToolkitError as error:
                 final = has_ended = False
                 if refreshes == 0:  # there is nothing yet that could stay
-                    trouble = tag("p", sentence(error), class_="trouble")
-                    files = files_of(trouble.encode("utf-8", "replace"), now, brand)
+                    trouble = tag("p", error_sentence(error), class_="trouble")
+                    files = files_of(trouble.to_bytes(), now, brand)
             for each in files.items():
                 write(*each)
             refreshes += 1

@@ -23,6 +23,7 @@ from leaderboard_page.charts import (
     tradeoff_chart,
 )
 from leaderboard_page.finale import CATEGORIES, finale
+from leaderboard_page.hosts_view import newest_bench, newest_capture
 from leaderboard_page.provenance import provenance
 from leaderboard_page.sections import (
     bench_results,
@@ -119,8 +120,8 @@ class Scene:
         return self._still_covered if self.address.t is None else range(0)
 
     @property
-    def is_over(self) -> bool:
-        """Whether the reveal has come to its end, which names who won."""
+    def shows_winner(self) -> bool:
+        """Whether the cards name who won: a reveal has come to its end."""
         has_more = self._still_covered or self.address.t is not None
         return self.reveal is not None and not has_more
 
@@ -204,7 +205,7 @@ class Scene:
             revealing=len(self.covered),
             heading=title(self.run, name) if self.address.kiosk else None,
         )
-        return _bytes(head) + self.part("board", keep_s=0.0)
+        return head.to_bytes() + self.part("board", keep_s=0.0)
 
     def part(self, name: str, *, keep_s: float = SLOW_S) -> bytes:
         """One part of the page, built once for all viewers with the same settings."""
@@ -222,7 +223,7 @@ class Scene:
             (address.host, address.event) if name == "panel" else None,
             address.compare if name in {"panel", "compare"} else None,
             len(self._still_covered),
-            self.is_over,
+            self.shows_winner,
             self.pages if name == "board" else None,
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
@@ -237,7 +238,7 @@ class Scene:
         }[name]
         # a bench or a capture goes on while the run's own rows stay as they are
         version = (self.read.version, floor(self.now / REST_S) if name == "rest" else None)
-        built = self.source.once(key, version, lambda: _bytes(markup()), keep_s=keep_s)
+        built = self.source.once(key, version, lambda: markup().to_bytes(), keep_s=keep_s)
         return with_view(built, address)
 
     def _leaderboard(self) -> Markup:
@@ -245,7 +246,7 @@ class Scene:
         # During a reveal the uncovered rows show the run's end, ranked as the organizer said: a viewer's own ranking would
         # uncover another host first, and with it what is still covered for others.
         board = self.feed.revealed() if self.covered else self.board
-        if self.is_over:
+        if self.shows_winner:
             cards = finale(
                 self.feed.revealed(),
                 best_honest=self.feed.revealed(honest=True),
@@ -368,7 +369,7 @@ class Scene:
         window_s, skips = self.window_s, self.address.skip_limited
         chosen = self._chosen((self.address.host or "",))
         name = chosen[0].name if chosen else None
-        told = None
+        event_story = None
         events = [
             event
             for event in self.events
@@ -377,11 +378,13 @@ class Scene:
         ]
         if events:
             seconds, down = (None, []) if name is None else feed.outages(name, to_s=at_s)
-            told = story(
+            event_story = story(
                 events, self._ranks, name=name, seconds=seconds, down=down, window_s=window_s
             )
         if name is None:
-            return Markup() if told is None else panel("All hosts", tag("h2", "All hosts"), told)
+            if event_story is None:
+                return Markup()
+            return panel("All hosts", tag("h2", "All hosts"), event_story)
 
         sightings: Sequence[Sighting] = ()
         if store is not None and at_s is not None:
@@ -404,7 +407,7 @@ class Scene:
             chosen[0],
             styles=self.styles,
             compared=self.address.compare,
-            told=told,
+            event_story=event_story,
             charts=charts,
             kinds=kinds,
             sightings=sightings,
@@ -417,15 +420,12 @@ class Scene:
 
         Behind a freeze stand a bench's requests of until then, and only a capture that saw nothing later.
         """
-        store, at_s = self.source.store, self.board.at_s
-        latest = self.now if at_s is None or self.address.t is None else at_s
-        latest = min(latest, self._public_until)
+        store, at_s, until = self.source.store, self.board.at_s, self._public_until
+        latest = min(self.now if at_s is None or self.address.t is None else at_s, until)
         bench, summaries, captured = None, [], None
         if store is not None:
-            begun = [run for run in store.runs(verb="bench", limit=10) if run.started_at <= latest]
-            if begun:
-                bench = begun[0]
-                until = self._public_until
+            bench = newest_bench(store, latest)
+            if bench is not None:
                 key = ("bench", bench.id, until)
                 version = bench.ended_at or floor(self.now / REST_S)
                 summaries = self.source.once(
@@ -435,11 +435,7 @@ class Scene:
                         [shot for shot in store.shots(bench.id) if over_at(shot) < until], bench
                     ),
                 )
-            for run in store.runs(verb="capture", limit=10):
-                known = store.capture(run.id) if run.started_at <= latest else None
-                if known and (known.get("to_ts") or 0) <= self._public_until:
-                    captured = known
-                    break
+            captured = newest_capture(store, latest, until)
         profile = str(self.run.plan.get("profile") or UNKNOWN)
         beside = bench_results(bench, summaries, self.board, self.styles)
         pair = tag("div", beside, workload(self.board, profile, captured), class_="pair")
@@ -454,11 +450,6 @@ def _summaries(shots: Sequence[RequestRecord], run: Run) -> list[HostSummary]:
     return [
         summary(of_host, name=name, url=url, run=run.id) for (name, url), of_host in by_host.items()
     ]
-
-
-def _bytes(html: Markup) -> bytes:
-    """For the wire; a lone surrogate of a host's is no reason to show nothing."""
-    return html.encode("utf-8", "replace")
 
 
 def scene_of(source: DatabaseSource, address: Address, now: float) -> Scene | str | None:

@@ -9,8 +9,8 @@ from math import floor, inf
 from typing import Any
 
 from leaderboard_page.address import MOST_COMPARED, link, story_link, written_names
-from leaderboard_page.badges import badge, spoken
-from leaderboard_page.charts import host_style, sentence
+from leaderboard_page.badges import badge, shown_verdicts
+from leaderboard_page.charts import event_sentence, host_style
 from leaderboard_page.standings_table import FIGURES
 from toolkit.bench.summary import HostSummary
 from toolkit.board.history import Ranks
@@ -109,7 +109,7 @@ def host_panel(
     *,
     styles: Mapping[str, LineStyle],
     compared: Sequence[str],
-    told: Markup | None,
+    event_story: Markup | None,
     charts: Iterable[Markup],
     kinds: Mapping[str, int],
     sightings: Sequence[Sighting],
@@ -126,7 +126,7 @@ def host_panel(
 
     clean = [each.evidence for each in one.verdicts if each.code == "clean"]
     found: object = _note("No anomaly found: " + clean[0] if clean else "Not judged yet.")
-    if accused := spoken(one):
+    if accused := shown_verdicts(one):
         found = tag(
             "ul",
             [
@@ -179,7 +179,7 @@ def host_panel(
 
     # newest first: what was noted of the host, and its sightings where status or settings were not as before, and the last
     lines: list[tuple[float, Markup]] = [
-        (event.at, tag("a", sentence(event), href=story_link(event.at, one.name)))
+        (event.at, tag("a", event_sentence(event), href=story_link(event.at, one.name)))
         for event in events
         if event.name in {one.name, None}
     ]
@@ -200,7 +200,7 @@ def host_panel(
     return tag(
         "div",
         head,
-        told,
+        event_story,
         tag("section", tag("h3", "Evidence"), found),
         tag("section", tag("h3", "Results"), _pairs(results), class_="results"),
         charts,
@@ -222,7 +222,7 @@ def story(
 ) -> Markup:
     """What happened at one moment, and what came of it: for the host `name`, whose `seconds` these are, or the ranking."""
     began = at = events[0].at
-    lines = [sentence(event) for event in events]
+    lines = [event_sentence(event) for event in events]
     if seconds is not None:
         near = outage_at(down, at)
         if near and near.from_s - CLOCKS_S <= at < near.to_s + NOTICED_S:

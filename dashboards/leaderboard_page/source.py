@@ -85,7 +85,7 @@ class DatabaseSource:
             try:
                 found = self._read(run_id)
             except ToolkitError as error:
-                trouble = sentence(error)
+                trouble = error_sentence(error)
                 if before.feed is not None:
                     trouble += (
                         " These are the last figures that were read; the page goes on by itself."
@@ -205,7 +205,7 @@ class DatabaseSource:
             return len(self._present)
 
 
-def sentence(error: ToolkitError) -> str:
+def error_sentence(error: ToolkitError) -> str:
     """What is wrong and the way out, as a reader of the page sees it."""
     text = error.message[:1].upper() + error.message[1:] + "."
     return f"{text} {error.hint}." if error.hint else text

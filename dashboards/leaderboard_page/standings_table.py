@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from leaderboard_page.address import USUAL, link
-from leaderboard_page.badges import badge, error_level, icon, spoken
+from leaderboard_page.badges import badge, error_level, icon, shown_verdicts
 from leaderboard_page.charts import host_style
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import AffectedInterval, Board, RankBy, Standing
@@ -229,7 +229,7 @@ def _row(
         moves.append(tag("span", icon(way), number, class_=f"move {way} {size}", title=title))
 
     # who it is, what explains its figures (its trouble first), and what still weighs on them
-    badges = [badge(verdict) for verdict in spoken(one)]
+    badges = [badge(verdict) for verdict in shown_verdicts(one)]
     failed = f"{one.errors:,} of {one.ok + one.errors:,} requests failed"
     if one.trouble:
         sign, code = icon("warning"), one.trouble

@@ -62,11 +62,11 @@ def strip(
 
     # while a blast is on, the data's age counts; when it is over, its end
     if replayed or revealing or board.frozen_at_s is not None:
-        age = _item("as-of", "as of", time_of_day(at_s))
+        age = fact("as-of", "as of", time_of_day(at_s))
     elif board.ended:
-        age = _item("as-of", "figures", f"final, {time_of_day(at_s)}")
+        age = fact("as-of", "figures", f"final, {time_of_day(at_s)}")
     elif board.data_end_s is None:
-        age = _item("as-of", "figures", "no data yet")
+        age = fact("as-of", "figures", "no data yet")
     else:
         # a second is over, and may be shown, at its end
         age_s = max(0.0, now - (board.data_end_s + 1))
@@ -89,18 +89,18 @@ def strip(
             " all else is as at the freeze"
         )
         value = (icon("snow"), "reveal", tag("small", f" {revealing} left"))
-        frozen = _item("reveal", "board", value, tone=" info", hint=hint)
+        frozen = fact("reveal", "board", value, tone=" info", hint=hint)
     elif board.frozen_at_s is not None:
         value = (icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}")
         hint = "The blast goes on; the public board stands still until the reveal"
-        frozen = _item("frozen", "board", value, tone=" info", hint=hint)
+        frozen = fact("frozen", "board", value, tone=" info", hint=hint)
     facts = (
-        _item("phase", "phase", phase),
-        _item("clock", "clock", clock),
-        _item("window", f"window, {span(board.window_s)}", window),
+        fact("phase", "phase", phase),
+        fact("clock", "clock", clock),
+        fact("window", f"window, {span(board.window_s)}", window),
         age,
         frozen,
-        _item("viewers", "viewers", viewers) if viewers else None,
+        fact("viewers", "viewers", viewers) if viewers else None,
     )
     return tag(
         "header",
@@ -137,18 +137,19 @@ def _running(run: Run, passed_s: float, planned_s: float | None, *, runs: bool) 
     )
 
 
-def _item(
+def fact(
     key: str,
     what: object,
     value: object,
-    *,
     below: object = None,
+    *,
     tone: str = "",
     hint: str | None = None,
 ) -> Markup:
-    name, fact = tag("span", what, class_="what"), tag("b", value, class_="value")
+    """A fact of the strip, or a card."""
+    name, figure = tag("span", what, class_="what"), tag("b", value, class_="value")
     more = None if below is None else tag("span", below, class_="below")
-    return tag("li", name, fact, more, class_=key + tone, title=hint)
+    return tag("li", name, figure, more, class_=key + tone, title=hint)
 
 
 def planned_s(run: Run) -> float | None:
@@ -164,7 +165,7 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
     """Who leads by how much, how much there is in all, and the best latencies."""
     if covered:
         below = "place by place, from the last to the first"
-        return tag("ul", _item("leader", "leader", "?", below=below), class_="kpis")
+        return tag("ul", fact("leader", "leader", "?", below=below), class_="kpis")
     standings = [one for one in board.standings if one.ok or one.errors]
     ranked = [one for one in standings if one.rank is not None]
     sure = [one for one in ranked if may_lead(one, board.rank_by)]
@@ -180,11 +181,11 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
             why = ahead[0].trouble or "too few answers"
             below += f"; not counted: {ahead[0].name}{more}, {why}"
         heading = f"leads by {RANKINGS[board.rank_by].name}"
-        leader = _item("leader", heading, _name(first.name), below=below)
+        leader = fact("leader", heading, _name(first.name), below=below)
     else:
         answered = any(one.ok for one in ranked)
         why = "too few good answers yet" if answered else "nobody has answered yet"
-        leader = _item("leader", "leader", UNKNOWN, below=why)
+        leader = fact("leader", "leader", UNKNOWN, below=why)
 
     bests = []
     for rank_by in ("ttft_p95", "p95"):
@@ -194,12 +195,12 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
         best, whose = UNKNOWN, "too few answers yet" if known else "no answer yet"
         if may:
             best, whose = milliseconds(min(may)[0]), _name(min(may)[1])
-        bests.append(_item("best", f"best {RANKINGS[rank_by].name}", best, below=whose))
+        bests.append(fact("best", f"best {RANKINGS[rank_by].name}", best, below=whose))
     ok, errors = sum(one.ok for one in standings), sum(one.errors for one in standings)
     failed = share(errors / (ok + errors)) if ok + errors else UNKNOWN
     rps = rate(sum(one.rps for one in standings))
-    total = _item("total", "all hosts", rps, below="requests/s")
-    lost = _item("errors", "errors", failed, below=f"{errors:,} of {ok + errors:,}")
+    total = fact("total", "all hosts", rps, below="requests/s")
+    lost = fact("errors", "errors", failed, below=f"{errors:,} of {ok + errors:,}")
     return tag("ul", leader, total, bests, lost, class_="kpis")
 
 

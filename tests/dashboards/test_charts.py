@@ -13,11 +13,11 @@ from leaderboard_page.charts import (
     NOBODY,
     SHAPES,
     density_chart,
+    event_sentence,
     heat_strip,
     line_styles,
     pareto,
     rank_chart,
-    sentence,
     series_chart,
     solid,
     tradeoff_chart,
@@ -200,7 +200,7 @@ def test_an_event_is_said_once_in_its_own_words_and_names_are_text() -> None:
         ),
         (Event(run="r", at=at, kind="freeze"), "the board was frozen"),
     ):
-        assert sentence(event) == f"{time_of_day(at)} {words}"
+        assert event_sentence(event) == f"{time_of_day(at)} {words}"
     evil = "<script>alert(1)</script>"
     chart = ranked(**{evil: [1, 1]})
     assert chart.all("script") == []

@@ -67,7 +67,7 @@ def sighting(after_s: float, **changes: Any) -> Sighting:
 def facts(**changes: Any) -> Node:
     usual: dict[str, Any] = {"kinds": {}, "sightings": (), "events": (), "styles": {}, "charts": ()}
     one = changes.pop("one", standing("a", ok=90, errors=10))
-    return tree(host_panel(one, **usual | {"compared": (), "told": None} | changes))
+    return tree(host_panel(one, **usual | {"compared": (), "event_story": None} | changes))
 
 
 def test_errors_stand_by_kind_with_their_sum_and_what_is_missing_is_said() -> None:

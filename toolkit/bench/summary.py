@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from toolkit.bench.evidence import over_at
 from toolkit.errors import ToolkitError
-from toolkit.records import Ledger, RequestRecord, Verdict
+from toolkit.records import MOST_ERRORS, Ledger, RequestRecord, Verdict
 from toolkit.stats import Sketch, mean, merged
 
 LEAST_FOR_P99 = 100
@@ -145,6 +145,11 @@ class HostSummary:
     """Hosts that the run can't tell from this one; only who has all hosts' records can fill it in."""
     error: str | None = None
     """Why nothing was answered, in one sentence; None when anything was."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether more than MOST_ERRORS of its requests fail."""
+        return self.errors > MOST_ERRORS * self.requests
 
 
 def summary(

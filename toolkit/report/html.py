@@ -25,6 +25,10 @@ class Markup(str):
         """Children put side by side."""
         return cls("".join(_inside(part) for part in parts))
 
+    def to_bytes(self) -> bytes:
+        """To be sent; a lone surrogate of a host's is no reason to show nothing."""
+        return self.encode("utf-8", "replace")
+
 
 def tag(element: str, *children: object, **attributes: object) -> Markup:
     """One element. `class_` is `class`, `data_host` is `data-host`; None and False leave an attribute out."""

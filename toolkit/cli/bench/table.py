@@ -8,7 +8,6 @@ from rich.text import Text
 from toolkit.bench.health import Fitness
 from toolkit.bench.results import Result
 from toolkit.bench.summary import HostSummary
-from toolkit.records import MOST_ERRORS
 from toolkit.report.tables import Column, notes, table_of
 from toolkit.units import DASH, latency, per_second, percent, whole
 
@@ -25,8 +24,7 @@ LEGEND = (
 
 
 def _ok(figures: HostSummary) -> Text:
-    fails = figures.errors > MOST_ERRORS * figures.requests
-    style = "" if not figures.errors else "red" if fails else "yellow"
+    style = "" if not figures.errors else "red" if figures.is_failing else "yellow"
     return Text(f"{figures.ok:,}/{figures.requests:,}", style=style)
 
 
@@ -40,7 +38,7 @@ def _verdicts(figures: HostSummary) -> Text:
     accusing = [verdict.code for verdict in figures.verdicts if verdict.code not in PLAIN]
     codes = accusing or [verdict.code for verdict in figures.verdicts]
     style = "yellow" if accusing or "not_judged" in codes else "green" if "clean" in codes else ""
-    if figures.errors > MOST_ERRORS * figures.requests:
+    if figures.is_failing:
         codes, style = ["failing", *codes], "red"
     return Text(", ".join(codes).replace("_", " ") or DASH, style=style)
 
