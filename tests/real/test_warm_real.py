@@ -24,7 +24,7 @@ from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 from toolkit.serving.stack import GuardSetting, WarmSetting
 from toolkit.serving.warmup import Warming
-from toolkit.serving.watchdog import LivenessProbe, noticed
+from toolkit.serving.watchdog import LivenessProbe, wait_for_trouble
 
 MODEL = "tiny-slow"
 SEQS = 8
@@ -187,7 +187,7 @@ async def trouble_within(guarded: Guarded, seconds: float, **guard: float) -> st
     host = Host(name="real", url=guarded.url, model=MODEL)
     async with LivenessProbe(host, setting, limit_s=5.0) as probe:
         with suppress(TimeoutError):
-            return await asyncio.wait_for(noticed(probe, setting), seconds)
+            return await asyncio.wait_for(wait_for_trouble(probe, setting), seconds)
     return None
 
 

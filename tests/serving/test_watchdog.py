@@ -69,10 +69,10 @@ class Dying(GuardedEngine):
         self.done.append("warm")
         return self.warmed
 
-    async def back(self) -> None:
+    async def let_clients_in(self) -> None:
         self.done.append("back")
 
-    def fell(self, cause: str, *, again: bool) -> None:
+    def keep_clients_out(self, cause: str, *, again: bool) -> None:
         self.done.append(f"fell: {cause}" if again else f"fell for good: {cause}")
 
     def gave_up(self, cause: str) -> None:

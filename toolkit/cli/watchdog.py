@@ -211,7 +211,13 @@ async def _watch(
     from toolkit.cli.waiting import waiting_for
     from toolkit.serving.launch import Process, answer, ready
     from toolkit.serving.startup_log import cause
-    from toolkit.serving.watchdog import GuardedEngine, LivenessProbe, ended, noticed, well_again
+    from toolkit.serving.watchdog import (
+        GuardedEngine,
+        LivenessProbe,
+        ended,
+        wait_for_trouble,
+        wait_until_well,
+    )
 
     class CommandEngine(GuardedEngine):
         """The server that the command starts."""
@@ -262,12 +268,12 @@ async def _watch(
                 raise ToolkitError(f"`{host.name}` stays down: {why}", f"See `{log}`")
             with waiting_for(f"Watching {host.name}", endless=True):
                 while True:
-                    trouble = await noticed(probe, guard)
+                    trouble = await wait_for_trouble(probe, guard)
                     in_trouble = True
                     engine.event("mark", f"in trouble: {trouble}")
                     if until_trouble:
                         return FAILED
-                    await well_again(probe, guard.look_s)
+                    await wait_until_well(probe, guard.look_s)
                     in_trouble = False
                     engine.event("mark", "well again")
 

@@ -96,7 +96,7 @@ class ManagedEngine(GuardedEngine):
             return False
         if self.state != "up" or self._probe is None:
             return True
-        return time.monotonic() - self._probe.at_s < 2 * self.guard.look_s + UNSEEN_S
+        return time.monotonic() - self._probe.last_read_s < 2 * self.guard.look_s + UNSEEN_S
 
     def status(self) -> dict[str, Any]:
         """What it does now; the keys of `toolkit serve status --json`."""
@@ -145,7 +145,7 @@ class ManagedEngine(GuardedEngine):
 
     async def serve(self) -> None:
         """Let clients to it, and have it watched."""
-        await self.back()
+        await self.let_clients_in()
         self._watching = asyncio.create_task(self._watch())
 
     async def restart(self, drain_s: float) -> None:
@@ -327,14 +327,14 @@ class ManagedEngine(GuardedEngine):
             self.say(f"its watchdog ended by a fault of ours: {type(error).__name__}: {error}")
             raise
 
-    def fell(self, cause: str, *, again: bool) -> None:
+    def keep_clients_out(self, cause: str, *, again: bool) -> None:
         """It does not serve any more: nobody is to be sent there, and it comes back cold."""
         self.be("restarting", cause)
         self.say(f"{cause}; it is started again" if again else cause)
         back_in_s = None if self.took_s is None else self.guard.backoff_s + self.took_s
         self._gate.keep_out(self.upstream, "restart" if again else "order", back_in_s)
 
-    async def back(self) -> None:
+    async def let_clients_in(self) -> None:
         """Let clients to it, once the proxy has seen that it answers: or it would be asked last, and only for want of others."""
         await self._gate.until_up(self.upstream)
         self._gate.let_in(self.upstream, self.took_s)

@@ -1,13 +1,13 @@
-"""Watches one engine, and brings it back when it is in trouble. It probes as the proxy's prober does; what a probe proves is decided here.
+"""The watchdog of one engine: notices that it has ended or hangs, and restarts it. It probes as the proxy does; what follows is decided here.
 
-Noticed -> clients kept out -> its whole family ended, its memory free -> the backoff's wait -> started -> ready -> warmed up -> clients
-let in again. An engine that does not come up again counts as one more crash.
+A restart: clients kept out -> all its processes ended, its memory free -> the backoff's wait -> started -> ready -> warmed up ->
+clients let in again. An engine that does not come up counts as one more crash.
 
-/health answers 200 while decoding hangs, so it is believed only where it says that the engine is dead. The rule for a hang is the
-proxy's (StallDetector): work is under way, nothing that the engine counts has moved for `stuck_s`, and a token that it is then
-asked for does not come within `answer_s` while still nothing moves. A busy server is in no trouble, however slow: its counters move,
-and through a long prefill, which moves no counter of tokens, its KV blocks fill up step by step. A page that comes too late is no
-refused connection. An engine without /metrics can't be told from a busy one: of such only its end, and refused connections, count.
+/health answers 200 while decoding hangs, so it is believed only where it says that the engine is dead. An engine hangs (StallDetector
+of the proxy) when it has work, nothing that it counts has moved for `stuck_s`, and a token that it is then asked for does not come
+within `answer_s`, while still nothing moves. A busy engine is left alone, however slow: its counters move, and through a long prefill,
+which moves no counter of tokens, its KV blocks fill up. A page that comes too late is not a refused connection. An engine without
+/metrics can't be told from a busy one: only its end and refused connections count.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from toolkit.serving.launch import Process
 
 PROBE_LIMIT_S: Final = 10.0
-"""A vLLM on a machine that is loaded answers late; a page that comes within this tells more than one given up after 2 s."""
+"""A vLLM on a loaded machine answers late, and a late page still tells more than one that was given up after 2 s."""
 EXIT_LOOK_S = 0.1
-"""How soon the end of a process of ours is noticed."""
+"""How often a process that we started is checked for its end."""
 
 
-# --- probing it ------------------------------------------------------------------------------------------
+# --- probing an engine -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class ProbeResult:
     answer: Literal["came", "late", "refused", "ill"]
     """`came`: the pages. `late`: a connection, but no page in time. `refused`: nobody listens. `ill`: /health says 5xx."""
     signs: Signs = ()
-    """What it counts: prompt tokens, output tokens, steps, share of KV blocks; None where it does not tell."""
+    """Its counters: prompt tokens, output tokens, steps, share of KV blocks; None for one that it does not report."""
     under_way: float | None = None
-    """Requests that run or wait there, as it says."""
+    """Requests running or waiting, as it reports."""
 
 
 class LivenessProbe:
@@ -69,8 +69,8 @@ class LivenessProbe:
         self._engine = Engine(self._upstream, user_agent=b"llm-serving-toolkit-watchdog")
         self._answer_s = guard.answer_s
         self._limit_s = limit_s or min(PROBE_LIMIT_S, guard.stuck_s)
-        self.at_s = time.monotonic()
-        """When its pages were asked for last."""
+        self.last_read_s = time.monotonic()
+        """When its pages were requested last."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class LivenessProbe:
 
     async def pages(self) -> ProbeResult:
         """Read /health and /metrics once. Raises nothing."""
-        engine, self.at_s = self._engine, time.monotonic()
+        engine, self.last_read_s = self._engine, time.monotonic()
         try:
             async with asyncio.timeout(self._limit_s):
                 if await engine.is_ill():
@@ -89,7 +89,7 @@ class LivenessProbe:
         except TimeoutError:
             return ProbeResult(answer="late")
         except Fault as fault:
-            # one that is cut, garbled or not taken in time proves no more than that somebody is late
+            # a page cut off, garbled or not sent in time proves no more than a late one
             return ProbeResult(answer="refused" if fault.kind == "connect" else "late")
         except Exception:  # noqa: BLE001 (the one boundary to a stranger's page: what nobody foresaw says nothing)
             return ProbeResult(answer="came")
@@ -109,19 +109,21 @@ class LivenessProbe:
 
 
 class EngineProgress:
-    """One engine's. It returns the trouble that it is in as a sentence, None where it is in none. All times are of the caller's clock."""
+    """Judges one engine's probes and says what is wrong in a sentence, or None. It reads no clock: `now` is given."""
 
     def __init__(self, guard: GuardSetting) -> None:
         self._stalls = StallDetector(stuck_s=guard.stuck_s, probe_s=guard.answer_s)
         self._guard = guard
         self._down_s: float | None = None
+        """Since when connections are refused, or /health says 5xx."""
         self._asked_s: float | None = None
         """When a token was asked for last, or anything moved."""
-        self._came, self._is_late = ProbeResult(answer="came"), False
-        """The last one whose pages came; whether those of a later one did not."""
+        self._last_pages = ProbeResult(answer="came")
+        self._is_late = False
+        """Whether the pages of the newest probe did not come in time."""
 
     def probed(self, now: float, seen: ProbeResult) -> str | None:
-        """Take a probe; what it proves by itself."""
+        """Take a probe's result; what is wrong by that alone."""
         if self._asked_s is None:
             self._asked_s = now
         if seen.answer in ("refused", "ill"):
@@ -137,13 +139,13 @@ class EngineProgress:
         if self._is_late:
             self._stalls.missed_scrape(now)
             return None
-        self._came = seen
+        self._last_pages = seen
         if self._stalls.scraped(seen.signs, busy=bool(seen.under_way), now=now):
             self._asked_s = now
         return None
 
     def wants_token(self, now: float) -> bool:
-        """Whether to ask it for one token now; then call `token`. Not again before that."""
+        """Whether to ask for one token now. If so, `token` must be called with the outcome before this is True again."""
         stalls = self._stalls
         if self._down_s is not None or stalls.probe_began_s is not None:
             return False
@@ -152,14 +154,14 @@ class EngineProgress:
         if not (idle_too_long or stalls.wants_probe(now)):
             return False
         if idle_too_long:
-            # the question is all the work that it has: silence counts from now
+            # our request is all the work that it has: silence counts from now
             stalls.alive_s, stalls.in_flight = now, 1
         stalls.probe_began_s = self._asked_s = now
         return True
 
     def token(self, now: float, made: bool | None) -> str | None:
-        """How that went: True, it came; False, it did not in time; None, it could not be asked for."""
-        stalls, came = self._stalls, self._came
+        """Take the outcome: True, it came; False, it did not in time; None, it could not be asked for."""
+        stalls, pages = self._stalls, self._last_pages
         silent_s = now - stalls.alive_s
         is_stuck = stalls.probed(made, now)
         stalls.in_flight = 0
@@ -168,9 +170,9 @@ class EngineProgress:
             return None
         if self._is_late:
             return f"no page for {silent_s:.1f} s, and no token when it was asked for one"
-        if all(sign is None for sign in came.signs):
-            return None
-        what = f"{came.under_way:.0f} requests under way" if came.under_way else "idle, it says"
+        if all(sign is None for sign in pages.signs):
+            return None  # without counters it may be busy
+        what = f"{pages.under_way:.0f} requests under way" if pages.under_way else "idle, it says"
         return f"{what}, and no token for {silent_s:.1f} s, nor one when it was asked"
 
 
@@ -181,12 +183,12 @@ def ended(code: int) -> str:
     return f"its process ended by itself with exit code {code}"
 
 
-async def noticed(
+async def wait_for_trouble(
     probe: LivenessProbe,
     guard: GuardSetting,
     code: Callable[[], int | None] = lambda: None,
 ) -> str:
-    """Probe until it is in trouble: which. `code`: its process's exit code; None while that runs, or is not ours."""
+    """Probe until something is wrong, and return what. `code`: its process's exit code; None while it runs, or if it is not ours."""
     progress = EngineProgress(guard)
     asking: asyncio.Task[bool | None] | None = None
     try:
@@ -194,7 +196,7 @@ async def noticed(
             seen = await probe.pages() if code() is None else None
             found = code()
             if seen is None or found is not None:
-                # the end of its process says it all
+                # whatever the probe saw, the end of its process explains it
                 return ended(found or 0)
             trouble = progress.probed(time.monotonic(), seen)
             if asking is not None and asking.done() and trouble is None:
@@ -205,7 +207,7 @@ async def noticed(
                 asking = asyncio.create_task(probe.token())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(guard.look_s):
-                    while code() is None:  # noqa: ASYNC110 (an exit code is read, it tells nobody)
+                    while code() is None:  # noqa: ASYNC110 (nobody is woken by an exit code)
                         await asyncio.sleep(min(EXIT_LOOK_S, guard.look_s))
     finally:
         if asking is not None:
@@ -213,8 +215,8 @@ async def noticed(
             await asyncio.gather(asking, return_exceptions=True)
 
 
-async def well_again(probe: LivenessProbe, look_s: float) -> None:
-    """Probe until it made a token again; of one that cannot be asked for any, until its pages come."""
+async def wait_until_well(probe: LivenessProbe, look_s: float) -> None:
+    """Probe until it makes a token again, or, where none can be asked for, until its pages come."""
     while True:
         if (await probe.pages()).answer == "came" and await probe.token() is not False:
             return
@@ -227,7 +229,7 @@ async def well_again(probe: LivenessProbe, look_s: float) -> None:
 class Backoff:
     """One engine's restarts: each wait is twice the one before, up to a cap; too many within a window are a crash loop.
 
-    After a stretch of being well as long as the cap, the waits begin anew; the window does not forget so soon.
+    After it was well for as long as the cap, the waits begin anew; restarts stay counted until they leave the window.
     """
 
     def __init__(self, guard: GuardSetting) -> None:
@@ -239,7 +241,7 @@ class Backoff:
         """Since when it is well."""
 
     def next(self, now: float) -> float | None:
-        """Count one restart and say how long to wait before it; None: it is a crash loop, and not to be started again."""
+        """Count one restart and return how long to wait before it; None: a crash loop, no restart."""
         while self._at_s and now - self._at_s[0] >= self._guard.restarts_s:
             self._at_s.popleft()
         if len(self._at_s) >= self._guard.restarts:
@@ -260,53 +262,53 @@ class Backoff:
 
 
 class GuardedEngine:
-    """One engine and the watchdog around it; of a stack, or of `toolkit watchdog`, which say how it is started, warmed and ended."""
+    """One engine and its watchdog. Subclasses, of `serve` and of `toolkit watchdog`, say how it is started, warmed up and stopped."""
 
     def __init__(
         self, host: Host, key: str | None, guard: GuardSetting, tell: Callable[[Event], None]
     ) -> None:
-        """`host`: as whom its events name it; `tell` gets every event, for the store and the screen."""
+        """`host`: the name and URL in its events; `tell` gets every event, for the store and the screen."""
         self.host, self.key, self.guard = host, key, guard
         self.process: Process | None = None
         self._tell, self._backoff = tell, Backoff(guard)
 
     async def start(self) -> float:
-        """Start it; seconds until it was ready. Raises ToolkitError with the cause."""
+        """Start it and return after how many seconds it was ready. Raises ToolkitError with the cause."""
         raise NotImplementedError
 
     async def warm(self) -> Warmed | None:
-        """Warm it up; None: nobody wants that. Raises ToolkitError where it ends meanwhile."""
+        """Warm it up; None: no warm-up is wanted. Raises ToolkitError if it ends meanwhile."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End its whole family, be there any left or not. Raises ToolkitError where the system does not let go of it."""
+        """End all its processes, if any are left. Raises ToolkitError if one of them can't be ended."""
         if self.process is not None:
             await self.process.stop(self.guard.stop_s)
             self.process = None
 
-    def fell(self, cause: str, *, again: bool) -> None:
-        """Send it nothing more; `again`: it is started again."""
+    def keep_clients_out(self, cause: str, *, again: bool) -> None:
+        """Send it no more requests; `again`: it will be restarted."""
 
-    async def back(self) -> None:
-        """Let clients in again. Raises ToolkitError."""
+    async def let_clients_in(self) -> None:
+        """Send it requests again. Raises ToolkitError."""
 
     def gave_up(self, cause: str) -> None:
-        """It stays down."""
+        """Note that it is not restarted any more."""
 
     @property
     def code(self) -> int | None:
-        """How its process ended; None while it runs, or where there is none of ours."""
+        """Its process's exit code; None while it runs, or if we started none."""
         return None if self.process is None else self.process.code
 
     def event(self, kind: EventKind, text: str) -> None:
-        """Keep what happened to it now; of no run, so that whatever blast is on shows it."""
+        """Report what happened to it now. The event belongs to no run, so every blast under way shows it."""
         host = self.host
         self._tell(Event(name=host.name, url=host.url, at=time.time(), kind=kind, text=text))
 
     async def begin(self, *, must_answer: bool = True) -> None:
-        """Start it and warm it, and keep in events how long both took. Raises ToolkitError.
+        """Start it and warm it up, with an event for each. Raises ToolkitError.
 
-        `must_answer`: one that answers nothing while it is warmed up has not started.
+        `must_answer`: it has failed to start if it answers no request of the warm-up.
         """
         ready_s = await self.start()
         self.event("mark", f"ready after {ready_s:.1f} s")
@@ -321,9 +323,9 @@ class GuardedEngine:
         self.event("mark", warmed.sentence())
 
     async def watch(self, probe: LivenessProbe) -> str:
-        """Watch it, as it runs and is warm, until cancelled, or until it is given up: then why."""
+        """Watch a running engine and restart it when it has to be, until cancelled, or until that is given up: returns why."""
         while True:
-            trouble = await noticed(probe, self.guard, lambda: self.code)
+            trouble = await wait_for_trouble(probe, self.guard, lambda: self.code)
             why = await self._bring_back(trouble)
             if why is not None:
                 self.event("mark", f"stays down: {why}")
@@ -331,11 +333,11 @@ class GuardedEngine:
                 return why
 
     async def _bring_back(self, trouble: str) -> str | None:
-        """All that follows; why it was given up, or None: it serves again."""
-        fell_s = time.monotonic()
-        wait_s = self._backoff.next(fell_s)
+        """Restart it until it serves again (None), or is given up: then why."""
+        down_at_s = time.monotonic()
+        wait_s = self._backoff.next(down_at_s)
         self.event("restart", trouble)
-        self.fell(trouble, again=wait_s is not None)
+        self.keep_clients_out(trouble, again=wait_s is not None)
         while True:
             try:
                 await self.stop()
@@ -346,11 +348,11 @@ class GuardedEngine:
             await asyncio.sleep(wait_s)
             try:
                 await self.begin()
-                await self.back()
+                await self.let_clients_in()
             except ToolkitError as error:
                 self.event("mark", f"did not come back: {error.message}")
                 wait_s = self._backoff.next(time.monotonic())
                 continue
             self._backoff.well_s = time.monotonic()
-            self.event("mark", f"back after {self._backoff.well_s - fell_s:.1f} s")
+            self.event("mark", f"back after {self._backoff.well_s - down_at_s:.1f} s")
             return None
