@@ -128,7 +128,7 @@ def urls_in(hosts: str) -> dict[str, str]:
 
 def counted(url: str) -> Counted:
     """Read a server's own counters, without the toolkit; an aborted request is none."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as page:
         lines = [line for line in page.read().decode().splitlines() if not line.startswith("#")]
     return Counted(
         requests=_total(lines, "vllm:request_success_total", without='"abort"'),

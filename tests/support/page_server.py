@@ -67,7 +67,9 @@ class PageServer:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/_stcore/health", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"{self.url}/_stcore/health", timeout=START_LIMIT_S
+            ) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
