@@ -54,7 +54,7 @@ ONLY_FOR = {
 @advanced(
     "--gpus-per-node",
     type=click.IntRange(1),
-    help="k8s: what a node has; an engine that takes more spans several nodes.",
+    help="k8s: GPUs of a node; an engine that takes more spans several nodes.",
 )
 @advanced(
     "--replicas",

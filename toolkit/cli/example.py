@@ -31,7 +31,7 @@ CHECKED_BY = {
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write it there; `-` prints it.  [default: its name, in this folder]",
+    help="File to write; `-` prints it.  [default: its name, in this folder]",
 )
 def command(name: str, output: str | None) -> None:
     """Write an example file, with comments that explain its lines, into this folder: NAME is hosts.txt,

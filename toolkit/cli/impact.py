@@ -25,25 +25,29 @@ LONGEST_S = 86_400
 )
 @click.option("--downtime", type=DURATION, help="How long the host is down.")
 @click.option(
-    "--window", type=DURATION, default="15m", show_default=True, help="Window of the board."
+    "--window",
+    type=DURATION,
+    default="15m",
+    show_default=True,
+    help="Window of the board.",
 )
-@click.option("--rps", type=float, help=f"Answered a second before it.  [default: {RPS:g}]")
+@click.option(
+    "--rps", type=float, help=f"Requests answered per second before it.  [default: {RPS:g}]"
+)
 @advanced(
     "--error-rps",
     type=float,
     help="Failed requests per second while it is down.  [default: as --rps]",
 )
-@click.option(
-    "--gain", type=float, help=f"Answered a second after it / before it.  [default: {GAIN:g}]"
-)
-@click.option("--left", type=DURATION, help="From the start of the downtime to the contest's end.")
+@click.option("--gain", type=float, help=f"Throughput after it / before it.  [default: {GAIN:g}]")
+@click.option("--left", type=DURATION, help="Time from the downtime's start to the contest's end.")
 @click.option(
     "--run",
     metavar="RUN",
     type=run_word("blast"),
     help="Look at an outage of this run.  [default: the newest blast]",
 )
-@click.option("--host", metavar="NAME", type=HOST, help="Host of the outage, in a run.")
+@click.option("--host", metavar="NAME", type=HOST, help="The host whose outage is meant.")
 @advanced("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
 @advanced("--all", "everything", is_flag=True, help="Ignore a freeze of the board, as its owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -53,7 +57,7 @@ LONGEST_S = 86_400
     "chart",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw it into this file, a PNG.",
+    help="Write a chart to this PNG file.",
 )
 @database_option
 def command(

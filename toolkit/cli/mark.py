@@ -19,7 +19,7 @@ SLACK_S = 1.0
 
 @click.command("mark", cls=Command, short_help="Record what was changed on a host.")
 @click.argument("words", nargs=-1, metavar="HOST TEXT", type=HOST)
-@click.option("--all", "everyone", is_flag=True, help="It concerns all hosts; leave HOST out.")
+@click.option("--all", "everyone", is_flag=True, help="Mark all hosts; leave HOST out.")
 @click.option(
     "--at",
     type=MOMENT,
@@ -32,7 +32,7 @@ SLACK_S = 1.0
     "run_id",
     metavar="RUN",
     type=run_word(),
-    help="Of this run.  [default: of what was on then]",
+    help="Run to mark.  [default: the one that was on then]",
 )
 @database_option
 def command(

@@ -328,7 +328,7 @@ def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="NAME|KEY=VALUE",
         type=ONLY,
-        help="Of the hosts only these, e.g., `team=red`; may be repeated.",
+        help="Only these hosts, e.g., `team=red`; may be repeated.",
     )
     return words(file(only(command)))
 

@@ -59,7 +59,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @advanced(
     "--disk",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where models go.  [default: HF's cache]",
+    help="Directory for models.  [default: Hugging Face's cache]",
 )
 @advanced("--vllm", metavar="COMMAND", default="vllm", help="The command that starts vLLM.")
 @click.option("--cpu", is_flag=True, help="Serve on the CPU.")

@@ -60,13 +60,17 @@ MOST_EVENTS = 200
     help="Price of one GPU for an hour.",
 )
 @advanced(
-    "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="That served the run."
+    "--gpus",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of GPUs that served the run.",
 )
 @click.option(
     "--api-price",
     type=PRICE,
     metavar="PRICE",
-    help="An API's for a million tokens: `0.15/0.60` for prompt/answer.",
+    help="An API's price per million tokens: `0.15/0.60` for prompt/answer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @database_option

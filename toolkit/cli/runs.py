@@ -185,19 +185,22 @@ USUAL_ROWS: dict[str, Rows] = {"blast": "tallies", "capture": "requests"}
 
 @command.command("export", short_help="Write a run's rows as CSV or JSON lines.")
 @click.argument("run_id", metavar="RUN", type=run_word())
-@click.option("--csv", "format_", flag_value="csv", help="With a header line.  [default]")
+@click.option("--csv", "format_", flag_value="csv", help="CSV with a header line.  [default]")
 @click.option("--jsonl", "format_", flag_value="jsonl", help="JSON lines, one object per line.")
 @click.option(
     "--shots",
     "rows",
     flag_value="shots",
-    help="A row a timed request: a bench's, a blast's canaries.",
+    help="One row per timed request: a bench's, a blast's canaries.",
 )
 @click.option(
-    "--tallies", "rows", flag_value="tallies", help="A row a host, second and kind: a blast's."
+    "--tallies", "rows", flag_value="tallies", help="One row per host, second and kind: a blast's."
 )
 @click.option(
-    "--requests", "rows", flag_value="requests", help="A row a request that arrived: a capture's."
+    "--requests",
+    "rows",
+    flag_value="requests",
+    help="One row per request that arrived: a capture's.",
 )
 @click.option(
     "-o",
@@ -205,7 +208,7 @@ USUAL_ROWS: dict[str, Rows] = {"blast": "tallies", "capture": "requests"}
     "--output",
     "output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Into this file.  [default: standard output]",
+    help="Write to this file.  [default: standard output]",
 )
 @database_option
 @click.pass_context
@@ -413,7 +416,7 @@ def is_terminal() -> bool:
     metavar="5|7d|2GB",
     help="Keep this many of the newest runs, those begun within this time, or as many as fit.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @database_option
 @click.pass_context
 def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None:

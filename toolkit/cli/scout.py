@@ -47,7 +47,7 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
     "scout", cls=Command, short_help="Inspect every host: engine, settings, load, changes."
 )
 @hosts_argument
-@advanced("--timeout", type=DURATION, default="5s", help="For all pages of one host.")
+@advanced("--timeout", type=DURATION, default="5s", help="Longest wait for all pages of a host.")
 @click.option(
     "--interval", type=DURATION, help="Scrape twice, this far apart, and show the rates between."
 )

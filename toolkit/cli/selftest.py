@@ -35,10 +35,14 @@ LEGEND = (
     help="Concurrent streams, one level after the other.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(2, 100_000), default=100, show_default=True, help="Per answer."
+    "--tokens",
+    type=click.IntRange(2, 100_000),
+    default=100,
+    show_default=True,
+    help="Tokens per answer.",
 )
 @click.option(
-    "--interval", type=DURATION, default="10ms", show_default=True, help="Between two tokens."
+    "--interval", type=DURATION, default="10ms", show_default=True, help="Time between two tokens."
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per level, and a summary."

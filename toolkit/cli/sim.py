@@ -110,7 +110,7 @@ SHARED = (
         "--time-scale",
         type=click.FloatRange(min=0.0001),
         default=1.0,
-        help="0.1 runs ten times as fast.",
+        help="Factor for all times: 0.1 runs ten times as fast.",
     ),
     advanced("--seed", type=int, default=0, help="Random seed."),
     click.option(
@@ -144,13 +144,13 @@ def shared_options(function: Callable[..., None]) -> Callable[..., None]:
     metavar="NAME",
     type=PERSONALITY,
     default="gptq-int4",
-    help="See `toolkit sim list`.",
+    help="What it plays; `toolkit sim list` names them.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
-    help="To listen on; 0 takes any free one.",
+    help="Port to listen on; 0 takes any free one.",
 )
 @shared_options
 @advanced("--engines", type=click.IntRange(min=1), default=1, help="Data-parallel engines.")
@@ -208,7 +208,10 @@ class FleetCommand(Command):
 )
 @click.argument("names", nargs=-1, metavar="[NAMES]...", type=PERSONALITY)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The first of a row; 0: any free ones."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="First port of a row; 0 takes any free ones.",
 )
 @click.option(
     "--out",

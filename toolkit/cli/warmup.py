@@ -78,7 +78,7 @@ KINDS = {"structured": " structured", "long": " long"}
     "--run",
     metavar="RUN",
     type=run_word("capture", "proxy"),
-    help="With --seen: of this capture.  [default: the newest]",
+    help="With --seen: the capture that holds them.  [default: the newest]",
 )
 @advanced("--stream/--no-stream", default=None, help="Stream all, or none.  [default: both]")
 @advanced("--structured", is_flag=True, help="Also answers that must be JSON.")
@@ -89,7 +89,7 @@ KINDS = {"structured": " structured", "long": " long"}
     "--max-tokens",
     type=click.IntRange(1, 1_000_000),
     default=32,
-    help="Per answer, but for the clients' own requests.",
+    help="Most tokens per answer, except of the clients' own requests.",
 )
 @advanced(
     "--tolerance",
@@ -98,14 +98,17 @@ KINDS = {"structured": " structured", "long": " long"}
     help="Two rounds agree when they differ by less than this share.",
 )
 @advanced(
-    "--rounds", type=click.IntRange(1, 1000), default=8, help="Most, of the highest concurrency."
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=8,
+    help="Most rounds at the highest concurrency.",
 )
 @click.option(
     "--limit",
     "limit_s",
     type=DURATION,
     default="10m",
-    help="Time limit of it all: a cold server may take minutes for its first answer.",
+    help="Time limit of the whole warm-up: a cold server may take minutes for its first answer.",
 )
 @advanced(
     "--log",

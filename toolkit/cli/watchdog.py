@@ -45,57 +45,61 @@ def duration(
     required=True,
     metavar="URL",
     type=HOSTS,
-    help="Of the engine (no proxy), or its name.",
+    help="The engine's URL (no proxy's), or its name.",
 )
 @click.option(
     "--name",
     metavar="NAME",
-    help="How events call it: as in the hosts file.  [default: from the URL]",
+    help="Its name in events.  [default: from hosts file or URL]",
 )
-@advanced("--api-key-env", type=VARIABLE, help="The variable that holds its key.")
+@advanced("--api-key-env", type=VARIABLE, help="Environment variable that holds its API key.")
 @advanced("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
 @duration("--interval", "look_s", "1s", "Time between two checks.", "--look")
 @duration(
     "--stall-timeout",
     "stuck_s",
     "30s",
-    "Requests run and nothing that it counts moved for so long: it is asked for a token.",
+    "With requests running and no progress for this long, it is asked for a token.",
     "--stuck",
 )
 @duration(
     "--answer",
     "answer_s",
     "30s",
-    "For that token to come; longer where it compiles for longer in the midst of serving.",
+    "Longest wait for that token; give more where it compiles while it serves.",
 )
-@duration("--idle", "ask_s", "60s", "One that has nothing to do is asked for a token so often.")
-@duration("--refused", "refused_s", "5s", "Connections were refused for so long.")
+@duration("--idle", "ask_s", "60s", "Time between two such tokens while it is idle.")
+@duration(
+    "--refused", "refused_s", "5s", "How long connections are refused before it is restarted."
+)
 @duration(
     "--backoff",
     "backoff_s",
     "2s",
-    "Before the first restart; twice as long before each that follows.",
+    "Wait before the first restart; doubled before each that follows.",
 )
-@duration("--backoff-most", "backoff_most_s", "60s", "The longest of these waits.")
+@duration("--backoff-most", "backoff_most_s", "60s", "Longest wait before a restart.")
 @advanced(
     "--restarts",
     type=click.IntRange(min=0),
     default=5,
-    help="So many within --within; one more is a crash loop, and it stays down.",
+    help="Most restarts within --within; one more is a crash loop, and it stays down.",
 )
-@duration("--within", "restarts_s", "10m", "See --restarts.")
-@duration("--stop-within", "stop_s", "10s", "SIGTERM to SIGKILL.")
+@duration("--within", "restarts_s", "10m", "Time in which --restarts are counted.")
+@duration("--stop-within", "stop_s", "10s", "Time from SIGTERM to SIGKILL.")
 @duration("--ready", "ready_s", "30m", "Longest wait for /health.")
 @click.option("--warm/--no-warm", default=True, help="Warm it up after each start.")
 @click.option("--profile", type=PROFILE, help="Whose prompts, as `toolkit warmup` has it.")
-@advanced("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
-@duration("--warm-limit", "warm_limit", "10m", "For all of it.")
+@advanced(
+    "--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of the warm-up."
+)
+@duration("--warm-limit", "warm_limit", "10m", "Time limit of the warm-up.")
 @click.option(
     "--log",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("data/watchdog.log"),
-    help="What COMMAND says.",
+    help="COMMAND's output.",
 )
 @click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
 @json_option("event")

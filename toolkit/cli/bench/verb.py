@@ -63,13 +63,13 @@ LEVEL_KEYS = (
     "--num-prompts",
     aliases=["--requests"],
     type=click.IntRange(max=MOST_PROMPTS),
-    help=f"Per host.  [default: {NUM_PROMPTS}]",
+    help=f"Requests a host.  [default: {NUM_PROMPTS}]",
 )
 @option(
     "--max-concurrency",
     aliases=["--concurrency", "--most-under-way"],
     type=int,
-    help=f"Most in flight per host.  [default: {CONCURRENCY}]",
+    help=f"Most requests at once per host.  [default: {CONCURRENCY}]",
 )
 @option(
     "--duration",
@@ -105,7 +105,7 @@ LEVEL_KEYS = (
     type=click.Choice(ENDPOINTS),
     default=CHAT,
     show_default=True,
-    help="What is asked; of embeddings only E2E is known.",
+    help="Endpoint to ask; of embeddings only E2E is known.",
 )
 @length_options
 @advanced(
@@ -113,7 +113,7 @@ LEVEL_KEYS = (
     type=int,
     help=f"Most tokens per answer.  [default: the profile's, else {USUAL_MAX_TOKENS}]",
 )
-@advanced("--temperature", type=float, help="Sent only when given.")
+@advanced("--temperature", type=float, help="Sampling temperature; sent only when given.")
 @advanced("--ignore-eos", is_flag=True, help="Ask vLLM and SGLang for full-length answers.")
 @option(
     "--profile",
@@ -151,13 +151,15 @@ LEVEL_KEYS = (
 @advanced(
     "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
 )
-@advanced("--timeout", type=DURATION, default="120s", show_default=True, help="Of one request.")
+@advanced(
+    "--timeout", type=DURATION, default="120s", show_default=True, help="Time limit of one request."
+)
 @advanced(
     "--seed",
     type=int,
     default=0,
     show_default=True,
-    help="For the order of prompts, streams and arrivals.",
+    help="Random seed for the order of prompts, streams and arrivals.",
 )
 @advanced(
     "--chart",

@@ -60,7 +60,7 @@ MOST_USERS = 1_000_000
 
 @click.command("blast", cls=Command, short_help="Load every host at once, and watch who leads.")
 @hosts_argument
-@click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
+@click.option("--duration", type=DURATION, help="Length of the load.  [default: 15m]")
 @click.option(
     "--users",
     type=click.IntRange(1, MOST_USERS),
@@ -88,7 +88,7 @@ MOST_USERS = 1_000_000
 @advanced(
     "--endpoint",
     type=click.Choice(ENDPOINTS),
-    help="What is asked; of embeddings only E2E is known.  [default: /v1/chat/completions]",
+    help="Endpoint to ask; of embeddings only E2E is known.  [default: /v1/chat/completions]",
 )
 @length_options
 @advanced(
@@ -113,7 +113,7 @@ MOST_USERS = 1_000_000
     "--timeout",
     "request_timeout_s",
     type=DURATION,
-    help="For one whole answer.  [default: 60s]",
+    help="Time limit of one answer.  [default: 60s]",
 )
 @advanced(
     "--processes",

@@ -64,7 +64,7 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
     type=DURATION,
     default="4s",
     show_default=True,
-    help="Uncover a place that often.",
+    help="Uncover the next place after this long.",
 )
 @click.option(
     "--by-key",
@@ -82,8 +82,8 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 @click.option(
     "--honest", is_flag=True, help="Exclude hosts flagged for cheating, and those not judged."
 )
-@advanced("--top", type=click.IntRange(min=1), help="Cover only so many places.  [default: all]")
-@advanced("--window", type=DURATION, help="How far it looks back.  [default: as the page]")
+@advanced("--top", type=click.IntRange(min=1), help="Cover only this many places.  [default: all]")
+@advanced("--window", type=DURATION, help="Length of the window.  [default: as the page]")
 @advanced(
     "--skip-limited",
     is_flag=True,

@@ -20,7 +20,7 @@ run_option = advanced(
     "run_id",
     metavar="RUN",
     type=run_word("blast"),
-    help="Of this run.  [default: the newest blast]",
+    help="Which blast.  [default: the newest]",
 )
 
 

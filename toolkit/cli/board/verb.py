@@ -89,17 +89,17 @@ answer, and hosts that could not be judged.
     "publish_into",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep it in DIR as files for any web server.",
+    help="Keep the leaderboard in DIR as files for any web server.",
 )
 @advanced(
     "--port",
     type=click.IntRange(1, 65535),
-    help="With --serve.  [default: 8501, or a free one]",
+    help="Port of the page, with --serve.  [default: 8501, or a free one]",
 )
 @advanced(
-    "--host", metavar="ADDRESS", help="With --serve: where viewers are taken.  [default: 127.0.0.1]"
+    "--host", metavar="ADDRESS", help="Address to listen on, with --serve.  [default: 127.0.0.1]"
 )
-@advanced("--title", metavar="TEXT", help="What the page is called: with --serve or --publish.")
+@advanced("--title", metavar="TEXT", help="Title of the page, with --serve or --publish.")
 @advanced("--logo", type=FILE, help="A PNG, JPEG or SVG file beside the title.")
 @database_option
 @click.pass_context

@@ -76,7 +76,7 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
 )
 @click.option("--duration", type=DURATION, help="End after this long.  [default: Ctrl-C ends it]")
 @advanced("--follow", is_flag=True, help="Go on with what is appended to FILE.")
-@advanced("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
+@advanced("--path", metavar="GLOB", help="Only requests for this path, e.g. `/v1/*`.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per request, and a summary."
 )
@@ -88,7 +88,7 @@ UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s
     help="Append one JSON object per request to this file.",
 )
 @advanced("--rotate", type=SIZE, help="Move FILE to FILE.1 at this size.  [default: 100MB]")
-@advanced("--keep", type=click.IntRange(0), help="Old files kept.  [default: 9]")
+@advanced("--keep", type=click.IntRange(0), help="Rotated files to keep.  [default: 9]")
 @click.option("--store-prompts", is_flag=True, help="Keep prompts' text, not only its hash.")
 @advanced("--show-clients", is_flag=True, help="Keep clients' addresses, not only a hash.")
 @database_option

@@ -56,10 +56,14 @@ WIDTH = 100
     "--gpu",
     metavar="NAME|SIZE",
     type=GPU,
-    help="And on which GPU: how much of it weights take.",
+    help="The GPU that it runs on, to tell how much of it weights take.",
 )
 @advanced(
-    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one scrape."
+    "--timeout",
+    type=DURATION,
+    default="5s",
+    show_default=True,
+    help="Longest wait for all pages of a scrape.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per bottleneck.")
 @database_option

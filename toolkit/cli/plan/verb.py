@@ -52,7 +52,7 @@ DURATIONS = Written(
     "--gpu",
     metavar="NAME|SIZE",
     type=GPU,
-    help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.",
+    help="GPU or memory: `a100-80gb`, `l4`, `1g.10gb`, `80GiB`.",
 )
 @advanced(
     "-tp",
@@ -61,7 +61,7 @@ DURATIONS = Written(
     type=COUNT,
     default=1,
     show_default=True,
-    help="GPUs that share each layer.",
+    help="GPUs that share each layer (tensor parallelism).",
 )
 @advanced(
     "-pp",
@@ -70,7 +70,7 @@ DURATIONS = Written(
     type=COUNT,
     default=1,
     show_default=True,
-    help="GPUs that share the layers.",
+    help="GPUs that each hold some layers (pipeline parallelism).",
 )
 @click.option(
     "--quantization",
@@ -85,10 +85,10 @@ DURATIONS = Written(
     show_default=True,
     metavar="NAME",
     type=CACHE_DTYPE,
-    help="E.g. `fp8`.",
+    help="Data type of the KV cache, e.g. `fp8`.",
 )
 @advanced(
-    "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
+    "--vllm", metavar="VERSION", help="Version of vLLM, e.g. `0.17.1`.  [default: the newest known]"
 )
 @advanced("--tokens", type=TOKENS, help="Tokens of a typical request, prompt and answer.")
 @click.option("--prompt-tokens", type=TOKENS, help="Tokens of a typical prompt.")
@@ -122,7 +122,7 @@ DURATIONS = Written(
     "--api-price",
     type=PRICE,
     metavar="PRICE",
-    help="An API's for a million tokens: `0.15/0.60` for prompt/answer.",
+    help="An API's price per million tokens: `0.15/0.60` for prompt/answer.",
 )
 @advanced(
     "--host",
@@ -132,22 +132,24 @@ DURATIONS = Written(
 )
 @advanced("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
 @advanced("--batch", type=COUNT, help="Requests at once, with --kv-only.")
-@advanced("--max-model-len", type=COUNT, help="A value of your own.  [default: as recommended]")
-@advanced("--max-num-seqs", type=COUNT, help="A value of your own.  [default: as recommended]")
+@advanced("--max-model-len", type=COUNT, help="Use this value.  [default: as recommended]")
+@advanced("--max-num-seqs", type=COUNT, help="Use this value.  [default: as recommended]")
 @advanced(
-    "--max-num-batched-tokens", type=COUNT, help="A value of your own.  [default: as recommended]"
+    "--max-num-batched-tokens",
+    type=COUNT,
+    help="Use this value.  [default: as recommended]",
 )
 @advanced(
     "--gpu-memory-utilization",
     type=click.FloatRange(0.01, 1.0),
-    help="A value of your own.  [default: as recommended]",
+    help="Use this value.  [default: as recommended]",
 )
-@advanced("--block-size", type=COUNT, help="A value of your own.  [default: as vLLM chooses]")
+@advanced("--block-size", type=COUNT, help="Use this value.  [default: as vLLM chooses]")
 @advanced(
     "--prefix-caching/--no-prefix-caching",
     default=True,
     show_default=True,
-    help="With it hybrids keep a second state of each request.",
+    help="Whether prefixes are cached; hybrid models then keep a second state per request.",
 )
 @advanced(
     "--spec-tokens",

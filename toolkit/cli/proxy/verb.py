@@ -60,7 +60,10 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     help="For /metrics, /state, /purge, /explain, /drain, on 127.0.0.1.  [default: the next one]",
 )
 @click.option(
-    "--policy", "cache__policy", type=click.Choice(POLICIES), help="What is stored.  [default: all]"
+    "--policy",
+    "cache__policy",
+    type=click.Choice(POLICIES),
+    help="Which answers are stored.  [default: all]",
 )
 @advanced("--ttl", "cache__ttl", type=DURATION, help="Lifetime of a stored answer.  [default: 1h]")
 @advanced(
@@ -90,13 +93,13 @@ PACE = Written("instant|N", pace_of, "is no pace; write `instant` or tokens a se
     "--queue",
     "admission__queue",
     type=click.IntRange(0),
-    help="Most requests that wait.  [default: 1024]",
+    help="Most requests that wait for a slot.  [default: 1024]",
 )
 @advanced(
     "--wait", "admission__wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]"
 )
 @click.option(
-    "--log", "tell__log", type=FILE, help="A JSON line for each request; `-`: standard output."
+    "--log", "tell__log", type=FILE, help="File for a JSON line per request; `-`: standard output."
 )
 @advanced(
     "--db",

@@ -100,12 +100,14 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     metavar="NAME",
     help="What clients call the model.",
 )
-@advanced("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
+@advanced("--gpus", metavar="0,1", help="GPUs to use, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port for clients.  [default: 8000]")
 @advanced("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @advanced("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
-@click.option("--sim", type=PERSONALITY, help="The simulator; `toolkit sim list` names them.")
-@advanced("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
+@click.option("--sim", type=PERSONALITY, help="A simulated engine; `toolkit sim list` names them.")
+@advanced(
+    "--vllm", metavar="COMMAND", help="Command that starts vLLM.  [default: that on the PATH]"
+)
 @orders.folder_option
 @advanced(
     "--db",
@@ -113,7 +115,7 @@ for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.
     type=FILE,
     envvar="TOOLKIT_DB",
     show_envvar=True,
-    help=f"Where events go.  [default: {DATABASE}]",
+    help=f"Database for events.  [default: {DATABASE}]",
 )
 @advanced("--no-preflight", is_flag=True, help="Start even where preflight fails.")
 @click.option("--check", is_flag=True, help="Check and explain the stack, then exit.")

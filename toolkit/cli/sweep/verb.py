@@ -52,9 +52,11 @@ NEWEST = "newest"
     type=run_word("sweep"),
     help="Print the table of a sweep again; run nothing.",
 )
-@advanced("--blocks", type=click.IntRange(1, 100), help="Repetitions.  [default: the sweep's]")
-@advanced("--duration", type=DURATION, help="Of each load.  [default: the sweep's]")
-@advanced("--users", type=click.IntRange(min=1), help="Of each load.  [default: the sweep's]")
+@advanced(
+    "--blocks", type=click.IntRange(1, 100), help="Repetitions of each.  [default: the sweep's]"
+)
+@advanced("--duration", type=DURATION, help="Length of each load.  [default: the sweep's]")
+@advanced("--users", type=click.IntRange(min=1), help="Users of each load.  [default: the sweep's]")
 @advanced(
     "--profile",
     metavar="NAME|FILE",
@@ -64,7 +66,7 @@ NEWEST = "newest"
 @click.option(
     "--chart",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw it into this .png or .svg file.",
+    help="Write the chart to this .png or .svg file.",
 )
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write table and plots."

@@ -31,10 +31,10 @@ BLOCK_TOKENS = 16
     "--run",
     metavar="RUN",
     type=run_word("capture"),
-    help="Of this capture.  [default: the newest]",
+    help="Capture to read.  [default: the newest]",
 )
-@click.option("--since", type=MOMENT, help='Requests from then on: `14:32`, `"15m ago"`.')
-@click.option("--until", type=MOMENT, help="Requests before then.")
+@click.option("--since", type=MOMENT, help='Only requests from then on: `14:32`, `"15m ago"`.')
+@click.option("--until", type=MOMENT, help="Only requests before then.")
 @advanced(
     "--latency",
     type=DURATION,
@@ -45,7 +45,7 @@ BLOCK_TOKENS = 16
     type=click.IntRange(min=1),
     help="What the servers run with now.  [default: what scout last saw]",
 )
-@advanced("--model-limit", type=click.IntRange(min=1), help="The longest that the model can take.")
+@advanced("--model-limit", type=click.IntRange(min=1), help="Longest request the model can take.")
 @advanced(
     "--max-num-seqs", type=click.IntRange(min=1), help="What the servers run with now, to compare."
 )
@@ -57,7 +57,10 @@ BLOCK_TOKENS = 16
     help="What a cache may answer: all, or only requests with temperature 0 or a seed.",
 )
 @advanced(
-    "--ttl", type=DURATION, multiple=True, help="Of the cache; may be repeated.  [default: a few]"
+    "--ttl",
+    type=DURATION,
+    multiple=True,
+    help="Lifetime of cached answers; may be repeated.  [default: a few]",
 )
 @advanced(
     "--size",
