@@ -283,6 +283,14 @@ class Verdict:
     evidence: str
 
     @property
+    def title(self) -> str:
+        """`response cache (high)`, as people read it: where nobody is accused, how sure we are would say nothing."""
+        words = self.code.replace("_", " ")
+        if self.code in ("not_judged", "same_engine"):
+            return words
+        return f"{words} ({self.confidence})"
+
+    @property
     def because(self) -> str:
         """The evidence as people read it: the codes of what could not be judged are words there.
 

@@ -222,7 +222,7 @@ def test_counters_hold_what_they_rose_by_or_it_is_said_why_nobody_knows() -> Non
     assert whole(100, 168, errors=60) == holds
     assert codes(whole(100, 168)) == ["foreign_traffic"]
     # nine are too few; and of 20 all but 16 could be half done, which would hide an engine that made none
-    assert whole(9, 9, in_flight=1).gap == "only 9 answers between two looks at its counters so far"
+    assert whole(9, 9, in_flight=1).gap == "only 9 answers between two looks at its counters"
     assert whole(20, 20, in_flight=16) == holds
     assert whole(20, 20, in_flight=17) != holds
 

@@ -235,7 +235,7 @@ def test_a_first_token_trick_leads_but_not_on_the_honest_board() -> None:
     early = feed.board(at_s=START_S + 19, honest=True)
     assert early.standings == ()
     assert [(v.confidence, v.evidence) for v in early.left_out[1].verdicts] == [
-        ("high", "foreign_traffic and hidden_backend: too few looks at its counters so far")
+        ("high", "foreign_traffic and hidden_backend: too few looks at its counters")
     ]
     assert len(feed.board(at_s=START_S + 19).standings) == 3
 

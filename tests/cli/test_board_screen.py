@@ -96,7 +96,7 @@ def test_why_a_host_was_not_judged_is_told_and_who_was_is_clean() -> None:
         replace(board, standings=tuple(replace(e, verdicts=(unread,)) for e in board.standings))
     )
     words = "foreign traffic and hidden backend: nobody has looked at its counters"
-    assert f"not judged (high)  alice, bob: {words}" in told
+    assert f"not judged  alice, bob: {words}" in told
     clean = Verdict(code="clean", confidence="medium", evidence="nothing speaks against it")
     judged = tuple(replace(each, verdicts=(clean,)) for each in board.standings)
     assert "not judged" not in shown(replace(board, standings=judged))

@@ -271,13 +271,17 @@ def test_each_host_of_a_bench_has_the_rate_that_the_bench_told_and_its_verdicts(
     # the warm-up counts for nothing
     store.add_shots([*fast, *slow, timed(99, planned_at=S + 1.0, kind="warmup")])
     verdict = Verdict(code="response_cache", confidence="high", evidence="ids of earlier answers")
-    store.add_verdicts("r", {("alice", "http://h:1"): [verdict]})
+    unread = Verdict(code="not_judged", confidence="high", evidence="foreign_traffic: no counters")
+    store.add_verdicts("r", {("alice", "http://h:1"): [verdict], ("bob", "http://b:1"): [unread]})
     found = json.loads(run("r", "--json").stdout)
     alice, bob = sorted(found["hosts"], key=lambda each: each["name"])
     # 4.5 s and 9 s between first and last send, and 280 ms for the last answer: 100 to its first token, 9 more of 20 each
     assert (alice["ok"], alice["rps"]) == (10, pytest.approx(10 / 4.78))
     assert (bob["duration_s"], bob["rps"]) == (pytest.approx(9.28), pytest.approx(10 / 9.28))
     assert [each["code"] for each in alice["verdicts"]] == ["response_cache"]
+    told = run("r").stdout
+    assert "Verdict response cache (high): ids of earlier answers" in told
+    assert "Verdict not judged: foreign traffic: no counters" in told
     assert (len(alice["stretches"]), found["told"]) == (10, "8 requests at once")
 
 

@@ -200,9 +200,7 @@ def compared(
 
     # with fewer it would not show if the counters held none of them
     if answers < LEAST_ANSWERS or (1 - MISSING) * answers < sent.in_flight:
-        return Comparison(
-            gap=f"only {whole(answers)} answers between two looks at its counters so far"
-        )
+        return Comparison(gap=f"only {whole(answers)} answers between two looks at its counters")
     if lacks:
         gap = (
             f"its counters lack {of(lost, answers, 'answered requests')}, and nobody can tell"

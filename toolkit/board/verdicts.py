@@ -157,7 +157,7 @@ class Judge:
             elif users is None:
                 comparisons[name] = Comparison(gap="nobody noted who sent how much")
             else:
-                comparisons[name] = Comparison(gap="too few looks at its counters so far")
+                comparisons[name] = Comparison(gap="too few looks at its counters")
         if not rises:
             return comparisons, {}
 

@@ -39,7 +39,7 @@ def command(
     words: tuple[str, ...], everyone: bool, at: float, run_id: str | None, database: Path
 ) -> None:
     """Write down what happened to a host, so that the leaderboard and its charts show it. HOST is a name or a URL
-    that the database knows from a scout, bench or blast; `-` concerns all hosts.
+    that the database knows from a scout, bench or blast.
 
     \b
       toolkit mark alice "swapped to GPTQ"

@@ -67,7 +67,7 @@ KINDS = {"structured": " structured", "long": " long"}
 @click.option(
     "--profile",
     type=PROFILE,
-    help="Whose prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  [default: plain ones]",
+    help="Whose prompts: of the catalog, or a file (.toml, .jsonl, .json, else one prompt a line).  [default: plain ones]",
 )
 @click.option(
     "--seen",

@@ -225,7 +225,7 @@ def text_lines(report: Report) -> Iterator[str]:
         if host.whole.error_kinds:
             yield f"  {'Errors by kind':<18} {host.whole.kinds_in_words}"
         for verdict in host.verdicts:
-            yield f"  Verdict {verdict.code} ({verdict.confidence}): {verdict.because}"
+            yield f"  Verdict {verdict.title}: {verdict.because}"
 
     if report.costs:
         yield ""

@@ -117,8 +117,7 @@ def report_page(report: Report) -> str:
 
 def _host(host: HostReport) -> Markup:
     verdicts = [
-        Markup.joined([tag("b", one.code), f" ({one.confidence}): ", said(one.because)])
-        for one in host.verdicts
+        Markup.joined([tag("b", one.title), ": ", said(one.because)]) for one in host.verdicts
     ]
     kinds = f"Errors by kind: {host.whole.kinds_in_words}"
     return tag(

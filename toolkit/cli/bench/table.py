@@ -124,11 +124,8 @@ def why_sentences(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, st
             kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
             yield one.name, "errors", kinds
         for verdict in one.verdicts:
-            title = verdict.code.replace("_", " ")
-            if verdict.code not in PLAIN:
-                title = f"{title} ({verdict.confidence})"
             if verdict.code != "clean":
-                yield one.name, title, verdict.because
+                yield one.name, verdict.title, verdict.because
 
 
 def fastest(figures: Sequence[HostSummary]) -> str | None:

@@ -122,7 +122,7 @@ LEVEL_KEYS = (
     show_default=True,
     metavar="NAME|FILE",
     type=PROFILE,
-    help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).",
+    help="Prompts: of the catalog, or a file (.toml, .jsonl, .json, else one prompt a line).",
 )
 @advanced("--unique", is_flag=True, help="Send no prompt twice.")
 @advanced(
@@ -238,7 +238,7 @@ def command(
       toolkit bench hosts.txt --profile contest --mix 50 --repeat
       toolkit bench hosts.txt --input-len 512 --output-len normal:128:32
           prompts and answers of exactly so many tokens
-      toolkit bench hosts.txt --dataset-path sharegpt.json --num-prompts 200
+      toolkit bench hosts.txt --profile sharegpt.json --num-prompts 200
       toolkit bench hosts.txt --endpoint /v1/embeddings --input-len 256
       toolkit bench hosts.txt --json   one object a host
 

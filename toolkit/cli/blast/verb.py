@@ -82,7 +82,7 @@ MOST_USERS = 1_000_000
     aliases=["--dataset-path"],
     metavar="NAME|FILE",
     type=PROFILE,
-    help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  "
+    help="Prompts: of the catalog, or a file (.toml, .jsonl, .json, else one prompt a line).  "
     f"[default: {DEFAULT_PROFILE}]",
 )
 @advanced(

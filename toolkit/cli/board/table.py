@@ -160,7 +160,7 @@ def _sentences(one: Standing) -> Iterator[tuple[str, str]]:
         yield "left out", f"for {words}" if codes else "it was not judged"
     for verdict in one.verdicts:
         if verdict.code != "clean":
-            yield f"{verdict.code.replace('_', ' ')} ({verdict.confidence})", verdict.because
+            yield verdict.title, verdict.because
     for interval in one.taints:
         what = f"{time_of_day(interval.from_s)[:5]} {'restart' if interval.restarted else 'outage'}"
         left_s = interval.clean_in_s
