@@ -43,6 +43,7 @@ STACK = '[[engine]]\nkind = "sim"\nmodel = "fp8"\n'
     [
         *("", "--tiny --sim fp8", "model --tiny", "stack.toml --gpus 0", "stack.toml --preset latency"),
         *(f"--preset multi-team --vllm ./vllm {word} 0" for word in ("--set", "--served-name", "--gpus")),
+        *(f"org/m --vllm ./vllm --check -- {words}" for words in ("4096", "--a 1 2", "--a=1 2", "--a -tp 2")),
         "swap",
     ],
 )  # fmt: skip
@@ -63,6 +64,28 @@ def test_check_says_what_the_stack_means_and_starts_nothing() -> None:
     done = serve("--sim", "fp8", "--port", "0", "--check")
     assert "Proxy on a free port of 127.0.0.1 in front of " in done.stderr
     assert ":0" not in done.stderr
+
+
+def test_flags_after_two_dashes_are_vllms_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Stack] = []
+    monkeypatch.setattr("toolkit.cli.serve.run.serve_stack", lambda stack, *_: served.append(stack))
+    monkeypatch.setattr("toolkit.cli.proxy.process.run_loop", lambda _: None)
+    words = "--max-model-len 4096 --seed -1 --enforce-eager --dtype=half --no-enable-prefix-caching"
+    done = serve(
+        *("org/m", "--port", "0", "--set", "max-num-seqs=8", "--vllm", fake_vllm()),
+        *("--", *words.split(), "--override-generation-config", '{"a": "b=c"}'),
+    )
+    assert done.exit_code == 0, done.output
+    (engine,) = served[0].engines
+    assert dict(engine.flags) == {
+        "max-num-seqs": "8",
+        "max-model-len": "4096",
+        "seed": "-1",
+        "enforce-eager": True,
+        "dtype": "half",
+        "no-enable-prefix-caching": True,
+        "override-generation-config": '{"a": "b=c"}',
+    }
 
 
 def test_a_preset_that_is_several_engines_needs_no_model() -> None:

@@ -1,6 +1,7 @@
 """`toolkit serve`: a stack from nothing to warm engines behind the proxy; and the orders to one that runs."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ at Hugging Face, or in a folder.
   toolkit serve stack.toml   several engines, teams, limits: see the manual
 \f
 \b
+  toolkit serve MODEL -- --max-model-len 4096 --enforce-eager
+      flags as `vllm serve` has them, as with --set
   toolkit serve --preset multi-team --check
       a preset that is several engines
   toolkit serve --tiny       a tiny random model on the CPU, by a real vLLM
@@ -52,11 +55,29 @@ def known_orders(context: click.Context, _begun: str) -> Known:
     return {name: one.get_short_help_str() for name, one in commands.items() if not one.hidden}
 
 
+def as_set(words: list[str]) -> list[str]:
+    """`--max-model-len 4096 --enforce-eager` as `--set=max-model-len=4096 --set=enforce-eager`. Raises click.UsageError."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            found.append(f"--set={word.removeprefix('--')}")
+        elif found and found[-1].count("=") == 1 and not re.match("-[A-Za-z]", word):
+            found[-1] += f"={word}"  # a value; one may be negative
+        else:
+            raise click.UsageError(
+                f"after `--` stand long flags of `vllm serve`, each with one value or none; `{word}` is neither"
+            )
+    return found
+
+
 class ServeGroup(Group):
     """What is no order is a target: `toolkit serve stack.toml` is `toolkit serve run stack.toml`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `run` before it."""
+        """Put `run` before it, and have vLLM's own flags after `--` as `--set` has them."""
+        if "--" in args and not ctx.resilient_parsing:  # not while a shell completes
+            at = args.index("--")
+            args = [*args[:at], *as_set(args[at + 1 :])]
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -67,7 +88,7 @@ class ServeGroup(Group):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Both ways to call it."""
-        return ["[OPTIONS] [TARGET]  |  COMMAND [ARGS]..."]
+        return ["[OPTIONS] [TARGET] [-- FLAGS]  |  COMMAND [ARGS]..."]
 
 
 @click.group(
