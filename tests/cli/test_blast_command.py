@@ -105,7 +105,7 @@ def test_what_is_missing_is_an_error_before_anything_starts(
         (("--canaries", "nan"), "--canaries is 100 at most"),
         (("--timeout", "2h"), "--timeout is an hour at most"),
         (("--duration", "366d"), "--duration is a year at most"),
-        (("--window", "25h"), "--window is a day at most"),
+        (("--window", "25h"), "`25h` is no duration of a day at most"),
     ],
 )
 def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str], message: str) -> None:

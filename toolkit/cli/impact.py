@@ -8,7 +8,7 @@ import click
 
 from toolkit.cli.help_page import Command, advanced
 from toolkit.cli.named_run import chosen_run
-from toolkit.cli.options import DURATION, HOST, MOMENT, database_option, run_word
+from toolkit.cli.options import DURATION, HOST, MOMENT, UP_TO_A_DAY, database_option, run_word
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -16,20 +16,14 @@ from toolkit.units import DASH, percent, short, spoken, time_of_day
 
 RPS, GAIN = 10.0, 1.0
 LARGEST = 1e9
-LONGEST_S = 86_400
-"""Of a downtime or a window: the series has a row for each second."""
 
 
 @click.command(
     "impact", cls=Command, short_help="What a restart costs on the board, and when it pays off."
 )
-@click.option("--downtime", type=DURATION, help="How long the host is down.")
+@click.option("--downtime", type=UP_TO_A_DAY, help="How long the host is down.")
 @click.option(
-    "--window",
-    type=DURATION,
-    default="15m",
-    show_default=True,
-    help="Window of the board.",
+    "--window", type=UP_TO_A_DAY, default="15m", show_default=True, help="Window of the board."
 )
 @click.option(
     "--rps", type=float, help=f"Requests answered per second before it.  [default: {RPS:g}]"
@@ -114,9 +108,6 @@ def command(
         # `nan` is neither above nor below anything
         if not is_enough or (number or 0) > LARGEST:
             raise click.UsageError(f"{name} must be {words}, and at most {LARGEST:,.0f}")
-    for name, seconds in (("--downtime", downtime), ("--window", window)):
-        if (seconds or 0) > LONGEST_S:
-            raise click.UsageError(f"{name} is a day at most")
     if chart is not None and chart.suffix.lower() != ".png":
         raise click.UsageError("--chart writes a PNG; call it, e.g., `impact.png`")
 

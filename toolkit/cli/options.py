@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from toolkit.store import Store
 
 LONGEST_WINDOW_S = 86_400.0
-"""Of the board: a cold one reads all its seconds."""
+"""Of the board: a cold one reads all its seconds, and `toolkit impact` lists them."""
 HIGHEST_PRICE = 1e9
 """Of a million tokens: more is a slip, and infinity no price."""
 NEWEST_RUNS = 20
@@ -60,6 +60,12 @@ class Written(click.ParamType[T]):
         if found is None:
             self.fail(f"`{value}` {self._wrong}", param, ctx)
         return found
+
+
+def window_of(text: str) -> float | None:
+    """Seconds, a day of them at most; None for what is more, or no duration."""
+    seconds = seconds_of(text)
+    return seconds if seconds and seconds <= LONGEST_WINDOW_S else None
 
 
 def levels_of(text: str) -> tuple[int, ...] | None:
@@ -114,6 +120,11 @@ DURATION = Written(
     # a bare number is refused, for nobody knows its unit
     lambda text: seconds_of(text) or None,
     "is no duration; write e.g. `500ms`, `90s`, `15m` or `2h`",
+)
+UP_TO_A_DAY = Written(
+    "duration",
+    window_of,
+    "is no duration of a day at most; write e.g. `90s`, `15m` or `2h`",
 )
 SIZE = Written(
     "size", lambda text: bytes_of(text) or None, "is no size; write e.g. `512MiB` or `8GiB`"

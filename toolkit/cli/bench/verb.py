@@ -473,8 +473,8 @@ class BenchProgress:
     def figures(self, under_way: int) -> str:
         """How far it is, and `line`; `under_way` counts the requests that wait for an answer."""
         elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
-        far = f"{self.share(elapsed_s):.0%}, " if self._done else ""
-        return far + self.line(elapsed_s, under_way)
+        share = f"{self.share(elapsed_s):.0%}, " if self._done else ""
+        return share + self.line(elapsed_s, under_way)
 
     def share(self, elapsed_s: float) -> float:
         """How much of the plan is done: of its requests or of its time, whichever will end it."""

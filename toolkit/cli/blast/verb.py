@@ -20,8 +20,8 @@ from toolkit.cli.inputs import (
 )
 from toolkit.cli.options import (
     DURATION,
-    LONGEST_WINDOW_S,
     PROFILE,
+    UP_TO_A_DAY,
     database_option,
     hosts_argument,
     hosts_words,
@@ -122,7 +122,7 @@ MOST_USERS = 1_000_000
 )
 @advanced(
     "--window",
-    type=DURATION,
+    type=UP_TO_A_DAY,
     default=f"{WINDOW_S / 60:g}m",
     show_default=True,
     help="Time window of the standings.",
@@ -203,7 +203,6 @@ def command(
         ("--rate", load["rate"], MOST_RATE, f"{MOST_RATE:,.0f}"),
         ("--canaries", load["canaries"], 100, "100"),
         ("--timeout", load["request_timeout_s"], MOST_TIMEOUT_S, "an hour"),
-        ("--window", window, LONGEST_WINDOW_S, "a day"),
     ):
         if number is not None and not number <= most:  # `nan` is neither more nor less
             raise click.UsageError(f"{name} is {limit} at most")

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from toolkit.board.standings import RANK_BY, RankBy
 from toolkit.cli.board.run import run_of, run_option
 from toolkit.cli.help_page import Command, advanced
-from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option
+from toolkit.cli.options import DURATION, MOMENT, UP_TO_A_DAY, database_option
 from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
@@ -83,7 +83,7 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
     "--honest", is_flag=True, help="Exclude hosts flagged for cheating, and those not judged."
 )
 @advanced("--top", type=click.IntRange(min=1), help="Cover only this many places.  [default: all]")
-@advanced("--window", type=DURATION, help="Length of the window.  [default: as the page]")
+@advanced("--window", type=UP_TO_A_DAY, help="Length of the window.  [default: as the page]")
 @advanced(
     "--skip-limited",
     is_flag=True,
@@ -131,8 +131,6 @@ def reveal(
         raise click.UsageError(f"--next goes on as the reveal began; leave {chosen[0]} out")
     if by_key and "--every" in chosen:
         raise click.UsageError("--every and --by-key are two paces; choose one")
-    if window is not None and window > LONGEST_WINDOW_S:
-        raise click.UsageError("--window is a day at most")
     with Store.open_existing(database) as store:
         run = run_of(store, run_id, database)
         feed = Feed(store, run)

@@ -12,7 +12,7 @@ from toolkit.board.standings import RANK_BY, Board, RankBy, csv_of, json_rows
 from toolkit.cli.board.freeze_reveal import freeze, reveal
 from toolkit.cli.board.run import run_of, run_option
 from toolkit.cli.help_page import Group, advanced
-from toolkit.cli.options import DURATION, FILE, LONGEST_WINDOW_S, MOMENT, database_option
+from toolkit.cli.options import FILE, MOMENT, UP_TO_A_DAY, database_option
 from toolkit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ answer, and hosts that could not be judged.
 )
 @click.option("--at", type=MOMENT, help='As it was at that time: `14:32`, `"5m ago"`.')
 @click.option(
-    "--window", type=DURATION, default="15m", show_default=True, help="Length of the window."
+    "--window", type=UP_TO_A_DAY, default="15m", show_default=True, help="Length of the window."
 )
 @click.option(
     "--rank-by",
@@ -141,7 +141,6 @@ def command(
             count is not None and not (watch or publish_into),
             "--count goes with --watch or --publish",
         ),
-        (window > LONGEST_WINDOW_S, "--window is a day at most"),
         (port is not None and not serve, "--port goes with --serve"),
         (host is not None and not serve, "--host goes with --serve"),
         (

@@ -54,10 +54,10 @@ COST = Column(
 MODELS = (
     Column("model", lambda row: row["model"]),
     Column("parameters", lambda row: f"{row['parameters']:,}", right=True),
-    Column("in use by a token", lambda row: f"{row['active_parameters']:,}", right=True, spare=2),
+    Column("active parameters", lambda row: f"{row['active_parameters']:,}", right=True, spare=2),
     Column("KV bytes a token", lambda row: f"{row['kv_bytes_per_token']:,}", right=True),
     Column(
-        "a request besides",
+        "state per request",
         lambda row: (
             f"{row['state_bytes_per_request']:,}" if row["state_bytes_per_request"] else DASH
         ),
