@@ -215,7 +215,7 @@ def test_prompts_and_answers_of_a_blast_have_exactly_the_wanted_tokens(
     tmp_path: Path, fleet: str
 ) -> None:
     Path("hosts.txt").write_text(fleet)
-    lengths = ("--input-len", "96", "--output-len", "5", "--canaries", "20")
+    lengths = ("--input-len", "96", "--output-len", "5", "--canaries", "50")
     words = (*(word for word in SHORT if word not in ("--max-tokens", "8")), *lengths)
     done = run("blast", *words, "--no-scout", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -243,7 +243,7 @@ def test_the_prompts_of_a_blast_are_counted_by_a_tokenizers_file(
 ) -> None:
     Path("hosts.txt").write_text(fleet)
     word_tokenizer(tmp_path / "model" / "tokenizer.json")
-    lengths = ("--input-len", "96", "--tokenizer", "model", "--processes", "2", "--canaries", "20")
+    lengths = ("--input-len", "96", "--tokenizer", "model", "--processes", "2", "--canaries", "50")
     done = run("blast", *SHORT, *lengths, "--no-scout", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for one in rows(done.stdout):
