@@ -17,8 +17,8 @@ from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
 from toolkit.bench.summary import GoodputLimits
 from toolkit.cli.bench.files import csv_text
+from toolkit.cli.bench.progress import BenchProgress
 from toolkit.cli.bench.table import page
-from toolkit.cli.bench.verb import BenchProgress
 from toolkit.cli.waiting import Waiting
 from toolkit.records import Host, RequestRecord
 from toolkit.sim.app import SimThread, serve_in_thread
