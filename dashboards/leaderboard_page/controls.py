@@ -185,7 +185,8 @@ def live(address: Address, last_s: int) -> None:
 def _switch(last_s: int) -> None:
     """Into a replay, which begins at the end; or out of it."""
     _forget_moment()
-    if not st.session_state["live"]:
+    # when the browser went back twice at once, the link has the word: the run that read it ended before it made this switch
+    if st.session_state.get("live") is False:
         st.session_state["t"] = _moment(last_s)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 from leaderboard_page.address import USUAL, Address
 from leaderboard_page.page import as_csv, source_of
 from leaderboard_page.scene import TURN_S
@@ -486,6 +487,23 @@ def test_a_failure_before_anything_was_drawn_is_a_sentence(
         app = opened(host="h3", cmp="h1,h2")
         assert "is locked by another process. Wait." in page(app).one("p", class_="trouble").text
     assert len(hosts(again(app))) == 8
+
+
+@pytest.mark.usefixtures("blast")
+def test_two_steps_back_at_once_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(rank="p95")
+    widgets = [*app.selectbox, *app.multiselect, *app.toggle]
+    for widget in widgets:
+        # what the browser goes on to show
+        widget.set_value(widget.value)
+    with monkeypatch.context() as fault:
+        # the second step ends what the first began: the link was read, and no widget was made from it
+        fault.setattr("leaderboard_page.controls.ranking", lambda *_: st.stop())
+        app.query_params["rank"] = "rps"
+        again(app)
+    app = widgets[-1].run()
+    assert not app.exception, app.exception[0].value
+    assert board(app)["data-rank-by"] == "rps"
 
 
 def test_a_failure_on_the_presenters_page_is_a_sentence(
