@@ -496,19 +496,21 @@ def _bench(seen: Known) -> Markup:
         "p95",
         "ok",
     ]
+    # the best of each host's group: who is tied with it shares its rank, as on the leaderboard
+    bests: list[str] = []
+    for one in seen.ranking:
+        is_tied = bests and bests[-1] in one.tied_with
+        bests.append(bests[-1] if is_tied else one.name)
+    tie = tag("abbr", "=", title="Tied: this run cannot tell them apart")
     body = []
-    above: HostSummary | None = None
-    for place, one in enumerate(seen.ranking, 1):
-        is_tied = above is not None and above.name in one.tied_with
-        tie = tag("abbr", "=", title="This run cannot tell it from the host above")
-        above = one
+    for one, best in zip(seen.ranking, bests, strict=True):
         badges = [badge(verdict) for verdict in shown_verdicts(one)]
         if one.is_failing:
             kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
             failing = tag("span", icon("warning"), "failing", class_="badge foul", title=kinds)
             badges.insert(0, failing)
         name = (
-            tag("b", place, tie if is_tied else None, class_="place"),
+            tag("b", bests.index(best) + 1, tie if bests.count(best) > 1 else None, class_="place"),
             tag("span", one.name, class_="name", title=one.url),
             tag("span", badges, class_="badges") if badges else None,
             tag("span", one.error, class_="note") if one.error else None,

@@ -151,7 +151,7 @@ def test_the_bench_is_ranked_with_its_verdicts_and_the_capture_counted(database:
     }
 
 
-def test_hosts_that_a_bench_cannot_tell_apart_are_marked(database: Path) -> None:
+def test_hosts_that_a_bench_cannot_tell_apart_share_a_rank(database: Path) -> None:
     with Store.open(database) as store:
         store.add_run(prepared.Run(id="b1", verb="bench", started_at=AT))
         for name, first_ms in (("alice", 100.0), ("bob", 100.0), ("carol", 1100.0)):
@@ -159,7 +159,7 @@ def test_hosts_that_a_bench_cannot_tell_apart_are_marked(database: Path) -> None
             store.add_shots(of_host)
         store.end_run("b1", ended_at=AT + 30, client_ok=True)
     lines = page(opened()).one("table", class_="bench-ranking").one("tbody").all("tr")
-    assert [line.one("th").text for line in lines] == ["1 alice", "2 = bob", "3 carol"]
+    assert [line.one("th").text for line in lines] == ["1 = alice", "1 = bob", "3 carol"]
 
 
 def test_of_many_prompts_a_small_cache_is_told_beside_a_boundless_one(database: Path) -> None:

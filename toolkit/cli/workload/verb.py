@@ -118,7 +118,8 @@ def command(
     \b
       toolkit workload --profile mine.toml
           then: toolkit blast hosts.txt --profile mine.toml
-      toolkit workload --export mooncake > trace.jsonl for other tools to replay
+      toolkit workload --export mooncake > trace.jsonl
+          for other tools to replay
     """
     if sources and run:
         raise click.UsageError("--from and --run are two sources; choose one")
