@@ -284,11 +284,14 @@ class Verdict:
 
     @property
     def title(self) -> str:
-        """`response cache (high)`, as people read it: where nobody is accused, how sure we are would say nothing."""
+        """`response cache (high)`, as people read it."""
         words = self.code.replace("_", " ")
-        if self.code in ("not_judged", "same_engine"):
-            return words
-        return f"{words} ({self.confidence})"
+        return f"{words} ({self.shown_confidence})" if self.shown_confidence else words
+
+    @property
+    def shown_confidence(self) -> Confidence | None:
+        """The confidence; None where nobody is accused, as it would say nothing there."""
+        return None if self.code in ("not_judged", "same_engine") else self.confidence
 
     @property
     def because(self) -> str:

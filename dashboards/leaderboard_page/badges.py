@@ -61,10 +61,19 @@ def badge(verdict: Verdict) -> Markup:
     """One verdict in a word; its evidence stands in the tooltip and in the list below the table."""
     unknown = (verdict.code.replace("_", " "), "warn", "warning")
     word, tone, sign = _BADGES.get(verdict.code, unknown)
-    title = f"{verdict.because} (confidence: {verdict.confidence})"
+    title = verdict.because
+    if verdict.shown_confidence:
+        title += f" (confidence: {verdict.confidence})"
     return tag(
         "span", icon(sign), word, class_=f"badge {tone}", data_code=verdict.code, title=title
     )
+
+
+def confidence(verdict: Verdict) -> Markup | None:
+    """How sure an accusation is, behind its evidence."""
+    if verdict.shown_confidence is None:
+        return None
+    return tag("span", f"confidence: {verdict.confidence}", class_="sure")
 
 
 def shown_verdicts(one: Standing | HostSummary) -> list[Verdict]:
@@ -82,7 +91,7 @@ def evidence(
             tag("b", one.name, class_="name", data_host=one.name),
             badge(verdict),
             tag("span", verdict.because, class_="because"),
-            tag("span", f"confidence: {verdict.confidence}", class_="sure"),
+            confidence(verdict),
             data_key=f"{one.name}/{verdict.code}/{number}",
         )
         for one in standings

@@ -9,7 +9,7 @@ from math import floor, inf
 from typing import Any
 
 from leaderboard_page.address import MOST_COMPARED, link, story_link, written_names
-from leaderboard_page.badges import badge, shown_verdicts
+from leaderboard_page.badges import badge, confidence, shown_verdicts
 from leaderboard_page.charts import event_sentence, host_style
 from leaderboard_page.standings_table import FIGURES
 from toolkit.bench.summary import HostSummary
@@ -134,7 +134,7 @@ def host_panel(
                     "li",
                     badge(each),
                     tag("span", each.because, class_="because"),
-                    tag("span", f"confidence: {each.confidence}", class_="sure"),
+                    confidence(each),
                 )
                 for each in accused
             ],

@@ -186,14 +186,15 @@ HANGS = {
 async def test_a_host_that_hangs_is_given_up(what: str) -> None:
     page, status = HANGS[what]
 
-    async with ChatServer(page) as server, client_of(server.url, timeout_s=0.6) as client:
+    # a busy machine answers the second request within 2 s
+    async with ChatServer(page) as server, client_of(server.url, timeout_s=2.0) as client:
         bad = await client.send(context(), ask(0), time.monotonic())
         server.pages[CHAT] = STREAM
         good = await client.send(context(), ask(1), time.monotonic())
     assert (bad.ok, bad.error_kind, bad.status_code) == (False, "timeout", status)
-    assert bad.error == "no whole answer within 0.6 s"
+    assert bad.error == "no whole answer within 2 s"
     assert bad.took_ms is not None
-    assert bad.took_ms >= 599  # uvloop counts whole milliseconds
+    assert bad.took_ms >= 1999  # uvloop counts whole milliseconds
     assert good.ok, good.error
 
 

@@ -132,7 +132,8 @@ def test_evidence_comes_first_and_says_when_nothing_was_found() -> None:
     unjudged = facts(one=standing("a", verdicts=(verdict("not_judged", gaps),)))
     # the codes in words, and the reasons as they are
     words = "foreign traffic and hidden backend: no `inflated_usage`; response cache: too few"
-    assert f"not judged {words} confidence: high" in unjudged.text
+    assert f"not judged {words}" in unjudged.text
+    assert "confidence" not in unjudged.text
     cleared = facts(one=standing("a", verdicts=(verdict("clean", "twins differ"),)))
     assert "No anomaly found: twins differ" in cleared.text
     assert "Not judged yet." in facts().text
